@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::runtime::Inner;
+use crate::statistics::Counter;
 use crate::timeout::Deadline;
 use crate::transport::RequestFailure;
 use crate::transport::requests::{PendingCall, RequestKey};
@@ -54,6 +55,9 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<()> {
         self.await_news_if_refused(rank, deadline);
+        if let Message::Group(_) = message {
+            self.count(Counter::GroupMessages, 1);
+        }
         self.endpoint(rank).send(message)
     }
 

@@ -16,10 +16,10 @@
 
 mod call;
 pub(crate) mod handlers;
+pub(crate) mod leaders;
 mod peer_slice;
 mod procedures;
 pub(crate) mod reason;
-pub(crate) mod tree_barrier;
 
 pub use call::GroupCall;
 pub use peer_slice::PeerSlice;
@@ -27,7 +27,7 @@ pub use peer_slice::PeerSlice;
 use crate::group::Groups;
 use crate::remote_arrivals::RemoteArrivals;
 use crate::resend::ResendBuffer;
-use tree_barrier::TreeBarriers;
+use leaders::{AllGroupSteps, LineWidth};
 
 use crate::error::Error;
 use std::time::Instant;
@@ -38,7 +38,7 @@ pub(crate) struct Control {
     pub(crate) groups: Groups,
     /// What ranks of other nodes have sent to the groups.
     pub(crate) remote_arrivals: RemoteArrivals,
-    pub(crate) tree_barriers: TreeBarriers,
+    pub(crate) steps: AllGroupSteps,
     /// What this rank has sent to them that is not answered.
     pub(crate) resend_buffer: ResendBuffer,
 }
@@ -64,6 +64,9 @@ pub enum CallKind {
     ChannelsOpen = 7,
 }
 
+/// The first word of a report: the member has done its part.
+const DONE: u64 = 0;
+
 /// Bits of a signature that hold the kind.
 pub(crate) const KIND_BITS: u32 = 4;
 
@@ -71,6 +74,25 @@ impl CallKind {
     /// A signature of this kind: the kind in the lowest 4 bits, `details` above.
     pub const fn signature(self, details: u64) -> u64 {
         self as u64 | details << KIND_BITS
+    }
+
+    /// Whether an arrival begins with a report of what its rank could do.
+    fn has_report(self) -> bool {
+        use CallKind::{Allreduce, AllreduceUser, Barrier};
+        !matches!(self, Barrier | Allreduce | AllreduceUser)
+    }
+
+    /// Whether an arrival tells of a failure.
+    fn has_failed(self, payload: &[u64]) -> bool {
+        self.has_report() && payload.first().is_some_and(|status| *status != DONE)
+    }
+
+    /// Words of an arrival that leaders have to tell the others, of so many, where none failed.
+    fn line_words(self, payload: usize) -> usize {
+        match self {
+            CallKind::SegmentCreate | CallKind::SegmentUse => 0,
+            _ => payload,
+        }
     }
 
     pub(crate) fn name(self) -> &'static str {
@@ -134,8 +156,10 @@ pub(crate) struct Active {
     failure: Option<Box<Error>>,
     /// Since when it is known that members differ.
     differs_since: Option<Instant>,
-    /// When it arrived at the tree.
-    at_tree_since: Option<Instant>,
+    /// Since when its present step goes by leaders, and how long lines are.
+    by_leaders: Option<(Instant, LineWidth)>,
+    /// Whether this rank has told that all of the node that it leads have arrived.
+    node_told: bool,
 }
 
 impl Active {
@@ -147,7 +171,8 @@ impl Active {
             cursor: 0,
             failure: None,
             differs_since: None,
-            at_tree_since: None,
+            by_leaders: None,
+            node_told: false,
         }
     }
 }

@@ -13,7 +13,7 @@ mod procedures;
 
 use crate::config::{Config, Topology};
 use crate::control::Active;
-use crate::control::tree_barrier::Tree;
+use crate::control::leaders::Leaders;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::os::clock;
@@ -43,8 +43,8 @@ pub(crate) struct Committed {
     pub(crate) step: u64,
     /// Whether there are members of other nodes.
     pub(crate) remote: bool,
-    /// The tree of its barriers, if that pays.
-    pub(crate) tree: Option<Arc<Tree>>,
+    /// Who speaks for the nodes in its steps, if that pays.
+    pub(crate) leaders: Option<Arc<Leaders>>,
 }
 
 /// The state that a collective or a commit of the group claims.
@@ -232,7 +232,7 @@ fn list(ranks: &[Rank]) -> String {
 }
 
 impl Groups {
-    pub(crate) fn new(config: &Config, job: &Ranks, tree: Option<Arc<Tree>>) -> Groups {
+    pub(crate) fn new(config: &Config, job: &Ranks, leaders: Option<Arc<Leaders>>) -> Groups {
         let cells: Box<[Cell]> = (0..config.group_max).map(|_| Cell::default()).collect();
         let mut fresh = vec![FIRST_INCARNATION; cells.len()];
         if let Some((group, ranks)) = initial_group(config, job.size) {
@@ -241,7 +241,7 @@ impl Groups {
                 me: job.me.index(),
                 step: first_step(fresh[group.index()]),
                 remote: job.all().any(|rank| !job.is_local(rank)),
-                tree,
+                leaders,
             };
             let cell = &cells[group.index()];
             cell.call.lock().committed = Some(committed);

@@ -9,8 +9,8 @@ mod procedures;
 
 use crate::ids::{GroupId, Rank};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::message::{KINDS, Message};
-use std::collections::VecDeque;
+use crate::wire::message::Message;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 /// Messages of commits that are kept for each group.
@@ -29,8 +29,10 @@ struct GroupMessages {
     /// By the parity of the step: a member that has read the arrival at a step needs the one before
     /// no more.
     arrivals: [Option<Arc<Kept>>; 2],
-    /// The same of messages along a tree, by their kind.
-    along: [[Option<Arc<Kept>>; 2]; KINDS],
+    /// The same of messages among leaders, by their tag and the parity.
+    lines: BTreeMap<(u8, usize), Arc<Kept>>,
+    /// This rank leaves.
+    leaving: Option<Arc<Kept>>,
     /// With the number of the commit.
     commits: VecDeque<(u64, Arc<Kept>)>,
 }
@@ -59,8 +61,8 @@ impl ResendBuffer {
         let of_group = |messages: &Mutex<GroupMessages>| {
             let messages = messages.lock();
             let commits = messages.commits.iter().map(|(_, kept)| kept);
-            let steps = messages.arrivals.iter().chain(messages.along.as_flattened()).flatten();
-            let all = commits.chain(steps);
+            let steps = messages.arrivals.iter().flatten().chain(messages.lines.values());
+            let all = commits.chain(steps).chain(&messages.leaving);
             all.filter(|kept| kept.to.contains(&peer)).cloned().collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_group).collect()

@@ -276,7 +276,6 @@ impl Inner {
     fn say_goodbye(&self) {
         let waiting = Waiting { call: Call::Term, object: self.ranks.me.0.into() };
         let limit = Deadline::Never.at_most(GOODBYE_LIMIT);
-        self.tell_all_of_unfinished_barriers();
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.ranks.area, None, limit, waiting, || {
             try_receiver(&self.endpoints.stream).map(|mut receiver| {
@@ -454,12 +453,16 @@ impl Runtime {
             verbs.close_queues();
         }
         inner.end_all_segments();
+        let says_goodbye = inner.endpoints.remote && !std::thread::panicking();
+        if says_goodbye {
+            inner.tell_last_steps();
+        }
         #[cfg(feature = "test-transports")]
         if let Some(faults) = inner.endpoints.faults.as_ref().filter(|_| !std::thread::panicking())
         {
             faults.release(inner, &inner.endpoints.stream);
         }
-        if inner.endpoints.remote && !std::thread::panicking() {
+        if says_goodbye {
             inner.say_goodbye();
         }
         if let Some(verbs) = inner.endpoints.verbs(inner) {

@@ -51,9 +51,10 @@ pub(crate) enum Counter {
     BytesWrittenVerbs,
     BytesReadVerbs,
     RequestsVerbs,
+    GroupMessages,
 }
 
-const THREAD_COUNTERS: usize = Counter::RequestsVerbs as usize + 1;
+const THREAD_COUNTERS: usize = Counter::GroupMessages as usize + 1;
 const _: () = assert!(THREAD_COUNTERS <= COUNTERS);
 
 /// What is counted by thread and rank.
@@ -169,6 +170,8 @@ counters! {
     Thread(Counter::BytesReadVerbs), 2, "BytesReadVerbs", "bytes read by InfiniBand or RoCE";
     Thread(Counter::RequestsVerbs), 2, "NumberOfRequestsVerbs",
         "writes, reads and notifications by InfiniBand or RoCE";
+    Thread(Counter::GroupMessages), 2, "NumberOfGroupMessages",
+        "messages to members of groups on other nodes: arrivals, what leaders tell, commits";
 }
 
 /// What is counted outside of the threads' slots, and where counting began.

@@ -34,7 +34,7 @@ impl SinglePhase {
                 let bytes = input.len() as u64;
                 let stage = Target::of_peer(on.stage(on.me(), arrival));
                 kernel::copy(stage.part(0, bytes), input);
-                on.stage_used(bytes);
+                on.stage_used(bytes, true);
             }
         } else if input.len() == size_of::<u64>() {
             (words[0], used) = (input.word(), 1);

@@ -24,8 +24,9 @@ pub(crate) trait Substrate {
     /// Staging of a member for an arrival.
     fn stage(&self, member: usize, arrival: u64) -> PeerSlice<'_>;
 
-    /// The next arrival publishes at least the first `bytes` of this rank's staging.
-    fn stage_used(&mut self, bytes: u64);
+    /// The next arrival publishes at least the first `bytes` of this rank's staging. `alike` says
+    /// that all members stage as many, and nothing else.
+    fn stage_used(&mut self, bytes: u64, alike: bool);
 
     /// Publishes this rank's line, and its staging of the same arrival.
     fn arrive(&mut self, arrival: u64, stamp: u64, payload: &[u64]);
@@ -67,7 +68,7 @@ impl Substrate for &Channel {
 
     /// Members that have lines share the whole stage.
     #[inline]
-    fn stage_used(&mut self, _: u64) {}
+    fn stage_used(&mut self, _: u64, _: bool) {}
 
     #[inline]
     fn arrive(&mut self, arrival: u64, stamp: u64, payload: &[u64]) {
@@ -114,8 +115,8 @@ impl Substrate for GroupCall<'_> {
     }
 
     #[inline]
-    fn stage_used(&mut self, bytes: u64) {
-        GroupCall::stage_used(self, bytes as usize);
+    fn stage_used(&mut self, bytes: u64, alike: bool) {
+        GroupCall::stage_used(self, bytes as usize, alike);
     }
 
     #[inline]

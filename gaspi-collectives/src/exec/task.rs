@@ -277,7 +277,7 @@ impl<F: Function> Task<F> {
             Step::Copy { dst, src } => {
                 self.copy(on, counters, dst, src)?;
                 if let Place::Stage(_) = dst.place {
-                    on.stage_used(dst.offset + dst.bytes);
+                    on.stage_used(dst.offset + dst.bytes, false);
                 }
             }
             Step::Combine { dst, left, right } => {
@@ -300,7 +300,7 @@ impl<F: Function> Task<F> {
             Step::Reduce { dsts, srcs, bytes } => {
                 self.reduce(on, counters, dsts, srcs, bytes)?;
                 if dsts.kind == Kind::Stage {
-                    on.stage_used(dsts.offset + bytes);
+                    on.stage_used(dsts.offset + bytes, false);
                 }
             }
             Step::Finish { span } => self.finish(on, counters, span),

@@ -1,8 +1,8 @@
 //! One rank in the steps of one collective: arriving, waiting for the others, what they published.
 
+use super::leaders::{GroupSteps, LINES_AT, LINES_MAX, Leaders, LineWidth};
 use super::peer_slice::PeerSlice;
 use super::procedures::have_arrived;
-use super::tree_barrier::{Tree, TreeBarrier};
 use super::{CallKey, CallKind};
 use crate::error::{Error, Result};
 use crate::group::CallState;
@@ -40,8 +40,9 @@ pub struct GroupCall<'r> {
     pub(super) state: MutexGuard<'r, CallState>,
     pub(super) me: usize,
     pub(super) key: CallKey,
-    /// Bytes of staging that the next arrival publishes.
+    /// Bytes of staging that the next arrival publishes, and whether all members stage as many.
     pub(super) staged: usize,
+    pub(super) staged_alike: bool,
 }
 
 impl GroupCall<'_> {
@@ -116,45 +117,106 @@ impl GroupCall<'_> {
                 self.inner.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
             }
         }
-        if self.tree().is_some() {
-            if let Some(active) = &mut self.state.active {
-                active.at_tree_since = Some(clock::now());
-            }
-            self.inner.arrive_at_tree(self.group, step);
-        } else if self.state.committed.as_ref().is_some_and(|committed| committed.remote) {
-            self.arrive_remotely(step, payload);
-        }
+        self.arrive_at_other_nodes(step, payload);
         self.staged = 0;
     }
 
-    /// The tree along which this call goes.
-    fn tree(&self) -> Option<&Tree> {
-        let committed = self.state.committed.as_ref()?;
-        committed.tree.as_deref().filter(|_| self.key.kind == CallKind::Barrier)
+    /// Lets the members of other nodes know.
+    fn arrive_at_other_nodes(&mut self, step: u64, payload: &[u64]) {
+        let Some(committed) = &self.state.committed else { return };
+        if !committed.remote {
+            return;
+        }
+        let width = LineWidth {
+            words: self.key.kind.line_words(payload.len()),
+            staged: self.staged.div_ceil(size_of::<u64>()),
+        };
+        let alike = self.staged == 0 || self.staged_alike;
+        let fits =
+            alike && self.staged <= LINES_AT && width.all() * committed.ranks.len() <= LINES_MAX;
+        let fails = self.key.kind.has_failed(payload);
+        let by_leaders = committed.leaders.is_some() && fits && !fails;
+        if let Some(active) = &mut self.state.active {
+            active.by_leaders = by_leaders.then(|| (clock::now(), width));
+            active.node_told = false;
+        }
+        let arrival = self.arrival(step, payload);
+        if by_leaders {
+            return self.inner.arrive_by_leaders(arrival);
+        }
+        if self.state.committed.as_ref().is_some_and(|committed| committed.leaders.is_some()) {
+            self.steps().arrive_directly(step);
+        }
+        self.inner.send_arrival(self.ranks_shared(), arrival);
     }
 
-    fn tree_barrier(&self) -> &TreeBarrier {
-        self.inner.control.tree_barriers.of(self.group)
-    }
-
-    /// How long this rank waits before it sends its arrival to all members; `None` if it has.
-    fn patience(&self, step: u64) -> Option<Duration> {
-        let (tree, active) = (self.tree()?, self.state.active.as_ref()?);
-        let since = active.at_tree_since?;
-        let left = tree.patience().saturating_sub(clock::since(since));
-        (!self.tree_barrier().has_told_all(step)).then_some(left)
-    }
-
-    /// Sends this rank's arrival slot, and the staging behind it, to the members of other nodes.
-    #[cold]
-    fn arrive_remotely(&self, step: u64, words: &[u64]) {
+    /// This rank's arrival slot, and the staging behind it, as they travel.
+    fn arrival(&self, step: u64, words: &[u64]) -> Arrival {
         let own = self.stage(self.me, step).as_ptr();
         let mut stage = vec![0; self.staged];
         // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
         unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(own, self.staged) };
         let (signature, words) = (self.key.signature, words.to_vec());
-        let arrival = Arrival { group: self.group, step, signature, words, stage };
-        self.inner.send_arrival(self.ranks_shared(), arrival);
+        Arrival { group: self.group, step, signature, words, stage }
+    }
+
+    /// The leaders by which the present step goes, and how long lines are.
+    #[inline]
+    fn by_leaders(&self) -> Option<(&Leaders, LineWidth)> {
+        let leaders = self.state.committed.as_ref()?.leaders.as_deref()?;
+        let (_, width) = self.state.active.as_ref()?.by_leaders?;
+        Some((leaders, width))
+    }
+
+    fn steps(&self) -> &GroupSteps {
+        self.inner.control.steps.of(self.group)
+    }
+
+    /// Whether leaders have told that all members have arrived.
+    #[inline]
+    fn is_exchanged(&self, leaders: &Leaders, step: u64) -> bool {
+        self.inner.ranks.area.has_exchanged(leaders.locals()[0], self.group.index(), step)
+    }
+
+    /// The leader of a node tells the others once all of the node have arrived.
+    fn lead(&mut self, step: u64) {
+        let Some((leaders, width)) = self.by_leaders() else { return };
+        let told = self.state.active.as_ref().is_none_or(|active| active.node_told);
+        if told || !leaders.leads() {
+            return;
+        }
+        let (group, parity) = (self.group.index(), (step % 2) as usize);
+        let mut lines = Vec::with_capacity(width.all() * leaders.locals().len());
+        for rank in leaders.locals() {
+            let slot = &self.inner.ranks.area.arrival_slots(*rank, group)[parity];
+            if slot.poll(step) != Poll::Arrived(self.key.signature) {
+                return;
+            }
+            let payload = slot.payload();
+            // This one sends its arrival to all, and the reason with it.
+            if self.key.kind.has_failed(&payload) {
+                return;
+            }
+            lines.extend_from_slice(&payload[..width.words]);
+            let (stage, end) = (self.inner.ranks.area.stage(*rank, group, parity), lines.len());
+            lines.resize(end + width.staged, 0);
+            let to: *mut u8 = lines[end..].as_mut_ptr().cast();
+            // SAFETY: checked range. Staging is longer; the member staged it before it arrived.
+            unsafe { to.copy_from_nonoverlapping(stage, width.staged * size_of::<u64>()) };
+        }
+        let of = (step, self.key.signature);
+        self.inner.node_arrived(self.group, of, width.all(), &lines);
+        if let Some(active) = &mut self.state.active {
+            active.node_told = true;
+        }
+    }
+
+    /// How long this rank waits before it sends its arrival to all members; `None` if it has.
+    fn patience(&self, step: u64) -> Option<Duration> {
+        let (leaders, _) = self.by_leaders()?;
+        let (since, _) = self.state.active.as_ref()?.by_leaders?;
+        let left = leaders.patience().saturating_sub(clock::since(since));
+        (!self.steps().has_told_all(step)).then_some(left)
     }
 
     /// Waits until all members have arrived as often as this rank.
@@ -177,6 +239,9 @@ impl GroupCall<'_> {
         if outcome.is_ok() {
             self.inner.catch_up();
         }
+        if self.by_leaders().is_some_and(|(leaders, _)| !self.is_exchanged(leaders, step)) {
+            self.steps().end(step);
+        }
         if outcome.is_err() {
             self.end();
         } else if let Some(active) = &mut self.state.active {
@@ -187,11 +252,15 @@ impl GroupCall<'_> {
 
     /// Whether nothing but a brief look was needed.
     #[inline]
-    fn all_arrive_briefly(&self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
+    fn all_arrive_briefly(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
+        self.lead(step);
         let (inner, signature) = (self.inner, self.key.signature);
         let ranks = self.ranks();
-        if self.tree().is_some() {
-            return self.tree_barrier().has_completed(step);
+        if let Some((leaders, _)) = self.by_leaders() {
+            let look = || self.is_exchanged(leaders, step).then_some(());
+            let waits = deadline != Deadline::Now && !leaders.leads();
+            let all = if waits { inner.waiter.poll_briefly(look) } else { look() };
+            return all.is_some();
         }
         let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
         let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
@@ -217,7 +286,7 @@ impl GroupCall<'_> {
             Some(Scan::Done(outcome)) => outcome,
             None if deadline == Deadline::Now => {
                 if self.patience(step) == Some(Duration::ZERO) {
-                    self.inner.tell_all_of_barrier(self.group, step);
+                    self.inner.tell_all_of_arrival(self.group, step);
                 }
                 self.inner.look_once();
                 match self.scan(step, next)? {
@@ -227,13 +296,13 @@ impl GroupCall<'_> {
             }
             None | Some(Scan::Differs(_)) => self.await_slowly(deadline, step, next)?,
         };
-        // The arrivals of all have ended the step, not the tree. This rank sends its own to all
-        // too, since it may have left before the tree completes.
+        // The arrivals of all have ended the step, not the leaders. This rank sends its own to all
+        // too, since others may have nothing but such arrivals.
         if !matches!(outcome, Err(Error::RankDied { .. }))
             && self.patience(step).is_some()
-            && !self.tree_barrier().has_completed(step)
+            && self.by_leaders().is_some_and(|(leaders, _)| !self.is_exchanged(leaders, step))
         {
-            self.inner.tell_all_of_barrier(self.group, step);
+            self.inner.tell_all_of_arrival(self.group, step);
         }
         Some(outcome)
     }
@@ -260,7 +329,7 @@ impl GroupCall<'_> {
             let limit = deadline.at_most(patience);
             seen = inner.until(limit, waiting, || self.scan(step, next));
             if !matches!(seen, Some(Scan::Done(_))) {
-                inner.tell_all_of_barrier(self.group, step);
+                inner.tell_all_of_arrival(self.group, step);
             }
         }
         let seen = seen.or_else(|| inner.until(deadline, waiting, || self.scan(step, next)));
@@ -284,11 +353,12 @@ impl GroupCall<'_> {
 
     /// Looks at the arrival slots of a step from member `next` on; all before have arrived.
     #[inline]
-    fn scan(&self, step: u64, next: &mut usize) -> Option<Scan> {
+    fn scan(&mut self, step: u64, next: &mut usize) -> Option<Scan> {
+        self.lead(step);
         let kind = self.key.kind.name();
         let (mut missing, mut passed, mut differs) = (false, None, None);
-        let at_tree = self.tree().is_some();
-        if at_tree && self.tree_barrier().has_completed(step) {
+        let leaders = self.by_leaders().map(|(leaders, _)| leaders);
+        if leaders.is_some_and(|leaders| self.is_exchanged(leaders, step)) {
             return Some(Scan::Done(Ok(())));
         }
         for member in *next..self.ranks().len() {
@@ -299,11 +369,12 @@ impl GroupCall<'_> {
             {
                 // It may have arrived just before its end.
                 look = slot.poll(step);
-                if look == Poll::Missing && at_tree {
-                    if let Some(outcome) = self.end_at_tree(rank, step, error) {
-                        return Some(Scan::Done(outcome));
-                    }
-                } else if look == Poll::Missing {
+                if look == Poll::Missing && leaders.is_some_and(|l| self.is_exchanged(l, step)) {
+                    return Some(Scan::Done(Ok(())));
+                }
+                // Where it had arrived, all may know so from their leaders.
+                let came = leaders.is_some() && self.steps().has_left_behind(rank, step);
+                if look == Poll::Missing && !came {
                     // It may have left because of another member's death.
                     return Some(Scan::Done(Err(self.death().unwrap_or(error))));
                 }
@@ -326,9 +397,6 @@ impl GroupCall<'_> {
         let ended = self.inner.check_open().err();
         if let Some(error) = ended.or_else(|| self.death()) {
             return Some(Scan::Done(Err(error)));
-        }
-        if at_tree && let Some(rank) = self.departed(step) {
-            return Some(Scan::Done(Err(self.inner.ranks.reported_left(rank, kind.to_owned()))));
         }
         let (error, may_change) = match (differs, passed) {
             (Some((rank, other)), _) => (self.mismatch(rank, other), missing),
@@ -353,34 +421,6 @@ impl GroupCall<'_> {
         Some(self.inner.ranks.died(rank, self.key.kind.name()))
     }
 
-    /// The member that is known to have left without arriving.
-    fn departed(&self, step: u64) -> Option<Rank> {
-        self.tree_barrier().departed(step, self.ranks())
-    }
-
-    /// The outcome where a member has died or left and this rank has not heard of its arrival;
-    /// `None` if others may have heard of it, so that the step can still be completed.
-    #[cold]
-    fn end_at_tree(&self, rank: Rank, step: u64, error: Error) -> Option<Result<()>> {
-        let (inner, group) = (self.inner, self.group);
-        let missed = inner.has_missed(group, step, rank);
-        // It may have arrived just before its end.
-        if self.tree_barrier().has_completed(step) {
-            return Some(Ok(()));
-        }
-        if let Some(error) = self.death() {
-            return Some(Err(error));
-        }
-        // It may have left because of a departure that is known already.
-        if !missed || self.departed(step).is_some() {
-            return None;
-        }
-        if matches!(error, Error::RankLeft { .. }) {
-            inner.say_departed(group, step, rank);
-        }
-        Some(Err(error))
-    }
-
     #[cold]
     fn mismatch(&self, rank: Rank, other: u64) -> Error {
         let difference = format!(
@@ -396,7 +436,7 @@ impl GroupCall<'_> {
     fn timed_out(&self, step: u64) -> Error {
         let missing: Vec<String> = (0..self.ranks().len())
             .filter(|member| self.slot(*member, step).poll(step) == Poll::Missing)
-            .filter(|member| !self.tree_barrier().has_arrived(step, *member))
+            .filter(|member| !self.steps().has_arrived(step, *member))
             .take(8)
             .map(|member| self.ranks()[member].0.to_string())
             .collect();
@@ -411,12 +451,37 @@ impl GroupCall<'_> {
     /// and this rank's next arrival.
     #[inline]
     pub fn payload(&self, member: usize, step: u64) -> [u64; PAYLOAD_WORDS] {
-        self.slot(member, step).payload()
+        let Some((line, width)) = self.line(member, step) else {
+            return self.slot(member, step).payload();
+        };
+        let mut words = [0; PAYLOAD_WORDS];
+        let (to, bytes) = (words.as_mut_ptr().cast::<u8>(), width.words * size_of::<u64>());
+        // SAFETY: checked range. A line has at most as many words as an arrival slot; it was
+        // written before the step was published.
+        unsafe { to.copy_from_nonoverlapping(line, bytes) };
+        words
     }
 
-    /// The same where it lies: [`PAYLOAD_WORDS`] words.
+    /// The line of a member of which only leaders have told.
+    #[inline]
+    fn line(&self, member: usize, step: u64) -> Option<(*mut u8, LineWidth)> {
+        let (leaders, width) = self.by_leaders()?;
+        let is_local = self.inner.ranks.is_local(self.ranks()[member]);
+        if is_local || matches!(self.slot(member, step).poll(step), Poll::Arrived(_)) {
+            return None;
+        }
+        let (leader, group) = (leaders.locals()[0], self.group.index());
+        let stage = self.inner.ranks.area.stage(leader, group, (step % 2) as usize);
+        let at = LINES_AT + member * width.all() * size_of::<u64>();
+        Some((stage.wrapping_add(at), width))
+    }
+
+    /// The same where it lies: as many words as all members have published.
     #[inline]
     pub fn carried(&self, member: usize, step: u64) -> PeerSlice<'_> {
+        if let Some((line, width)) = self.line(member, step) {
+            return PeerSlice::new(line, width.words * size_of::<u64>());
+        }
         let payload = &raw const self.slot(member, step).payload;
         PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
     }
@@ -425,6 +490,10 @@ impl GroupCall<'_> {
     /// next arrival: a member that has seen that may write there again.
     #[inline]
     pub fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
+        if let Some((line, width)) = self.line(member, step) {
+            let [words, staged] = [width.words, width.staged].map(|words| words * size_of::<u64>());
+            return PeerSlice::new(line.wrapping_add(words), staged);
+        }
         let (rank, group) = (self.ranks()[member], self.group.index());
         let parity = (step % 2) as usize;
         let pointer = if self.inner.ranks.is_local(rank) {
@@ -435,12 +504,14 @@ impl GroupCall<'_> {
         PeerSlice::new(pointer, STAGE_BYTES)
     }
 
-    /// This rank's next arrival publishes at least the first `bytes` of its staging.
+    /// This rank's next arrival publishes at least the first `bytes` of its staging. `alike` says
+    /// that all members stage as many, and nothing else: so leaders can tell of it.
     ///
     /// # Panics
     /// If staging is not so long.
-    pub fn stage_used(&mut self, bytes: usize) {
+    pub fn stage_used(&mut self, bytes: usize, alike: bool) {
         assert!(bytes <= STAGE_BYTES, "staging has {STAGE_BYTES} bytes");
+        self.staged_alike = alike && self.staged == 0;
         self.staged = self.staged.max(bytes);
     }
 

@@ -4,7 +4,6 @@
 //! to send, or to reach anything else of the rank: it runs in whichever thread polls.
 
 use super::Control;
-use super::tree_barrier::Outbound;
 use crate::group::Abort;
 use crate::ids::{GroupId, Rank};
 use crate::wire::message::GroupMessage;
@@ -14,16 +13,13 @@ use crate::wire::message::GroupMessage;
 pub(crate) struct Reaction {
     /// Threads that wait look again.
     pub(crate) wake: bool,
-    /// A barrier's message goes on along its tree.
-    pub(crate) pass_on: Option<(GroupId, Outbound)>,
+    /// A leader may have something to tell about this step.
+    pub(crate) advance: Option<(GroupId, u64)>,
     /// This rank sends its arrival at this step to all members.
     pub(crate) tell_all: Option<(GroupId, u64)>,
-    /// Members of this group wait; this rank may know that one has left.
-    pub(crate) report_departures: Option<GroupId>,
 }
 
-const WAKE: Reaction =
-    Reaction { wake: true, pass_on: None, tell_all: None, report_departures: None };
+const WAKE: Reaction = Reaction { wake: true, advance: None, tell_all: None };
 
 impl Control {
     /// Handles a message of `peer`, a rank of a job of `size` ranks. Messages of groups that this
@@ -34,13 +30,17 @@ impl Control {
             GroupMessage::Arrive(arrival) if knows(arrival.group) => {
                 let (group, step) = (arrival.group, arrival.step);
                 self.remote_arrivals.arrived(peer, arrival);
-                let tells_all = self.tree_barriers.of(group).hear_arrival(step);
-                let tell_all = tells_all.then_some((group, step));
-                Reaction { tell_all, report_departures: Some(group), ..WAKE }
+                let tells_all = self.steps.of(group).hear_arrival(step);
+                Reaction { tell_all: tells_all.then_some((group, step)), ..WAKE }
             }
-            GroupMessage::Barrier { group, step, message } if knows(group) => {
-                let next = self.tree_barriers.of(group).hear(peer, step, message);
-                Reaction { pass_on: next.map(|next| (group, next)), ..WAKE }
+            GroupMessage::Lines { group, lines } if knows(group) => {
+                let step = lines.step;
+                self.steps.of(group).hear(peer, lines);
+                Reaction { advance: Some((group, step)), ..WAKE }
+            }
+            GroupMessage::Leaving { group, step } if knows(group) => {
+                self.steps.of(group).hear_leaving(peer, step);
+                WAKE
             }
             GroupMessage::Announce(announce) if knows(announce.group) => {
                 self.groups.announced(peer, announce);
@@ -56,9 +56,10 @@ impl Control {
                 self.groups.aborted(peer, group, attempt, round, &abort);
                 WAKE
             }
-            GroupMessage::Arrive(_) | GroupMessage::Barrier { .. } | GroupMessage::Announce(_) => {
-                Reaction::default()
-            }
+            GroupMessage::Arrive(_)
+            | GroupMessage::Lines { .. }
+            | GroupMessage::Leaving { .. }
+            | GroupMessage::Announce(_) => Reaction::default(),
         }
     }
 }

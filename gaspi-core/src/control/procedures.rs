@@ -93,7 +93,7 @@ impl Inner {
                 return Err(Error::ActiveCollective { group, active });
             }
         }
-        Ok(GroupCall { inner: self, group, state, me, key, staged: 0 })
+        Ok(GroupCall { inner: self, group, state, me, key, staged: 0, staged_alike: false })
     }
 }
 

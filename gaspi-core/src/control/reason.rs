@@ -1,7 +1,7 @@
 //! Why a member cannot do its part of a collective call. It sends that along with its arrival: kind
 //! and rank at fault in two words of the payload, the text of the error in the staging.
 
-use super::GroupCall;
+use super::{DONE, GroupCall};
 use crate::error::Error;
 use crate::ids::Rank;
 use crate::timeout::Deadline;
@@ -9,9 +9,8 @@ use crate::wait::Waiting;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::time::Duration;
 
-/// The first word: the member has done its part.
-const DONE: u64 = 0;
-/// It has not, for a reason of its own or because of the rank at fault.
+/// The first word: the member has not done its part, for a reason of its own or because of the rank
+/// at fault.
 const FAILED: u64 = 1;
 /// It has not, because the rank at fault has died.
 const DIED: u64 = 2;
@@ -51,7 +50,7 @@ impl GroupCall<'_> {
             // SAFETY: this rank's own staging, which is longer, for a step at which it has not
             // arrived.
             unsafe { stage.as_ptr().copy_from_nonoverlapping(text.as_ptr(), len) };
-            self.stage_used(len);
+            self.stage_used(len, false);
         }
         let (status, at_fault) = match error {
             Error::RankDied { rank, .. } => (DIED, Some(rank)),

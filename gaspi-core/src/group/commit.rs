@@ -1,7 +1,7 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
 use super::{Abort, CallState, Committed, DEATH_LIMIT, Standing, first_step, list};
-use crate::control::tree_barrier::Tree;
+use crate::control::leaders::Leaders;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
@@ -144,10 +144,11 @@ impl Inner {
         let step = first_step(incarnation);
         state.former = None;
         let remote = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
+        let ranks: Arc<[Rank]> = ranks.into();
         // All members are connected: their lists have come.
-        let tree = Tree::of(&self.ranks.cards, &ranks, me).map(Arc::new);
-        self.control.tree_barriers.of(group).committed(incarnation, tree.clone());
-        state.committed = Some(Committed { ranks: ranks.into(), me, step, remote, tree });
+        let leaders = Leaders::of(&self.ranks.cards, &ranks, me).map(Arc::new);
+        self.control.steps.of(group).committed(incarnation, leaders.clone());
+        state.committed = Some(Committed { ranks, me, step, remote, leaders });
         self.control.groups.members(group)?.committed = true;
         let incarnation = crate::remote_arrivals::incarnation(step);
         self.control.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);

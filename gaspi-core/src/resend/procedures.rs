@@ -6,7 +6,7 @@ use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
 use crate::sync::epoch;
 use crate::timeout::Deadline;
-use crate::wire::message::{Arrival, BarrierMessage, GroupMessage, Message};
+use crate::wire::message::{Arrival, GroupMessage, Lines, Message};
 use std::sync::Arc;
 
 impl Inner {
@@ -40,21 +40,27 @@ impl Inner {
         }
     }
 
-    /// Tells neighbours in a group's tree, or all members, something of a barrier.
-    pub(crate) fn send_along_tree(
-        &self,
-        to: Arc<[Rank]>,
-        group: GroupId,
-        step: u64,
-        message: BarrierMessage,
-    ) {
-        let kind = message.kind();
-        let message = Message::Group(GroupMessage::Barrier { group, step, message });
+    /// Tells other leaders of a step.
+    pub(crate) fn send_lines(&self, to: Arc<[Rank]>, group: GroupId, lines: Lines) {
+        let place = (lines.tag, (lines.step % 2) as usize);
+        let message = Message::Group(GroupMessage::Lines { group, lines });
         let kept = Arc::new(Kept { to, message });
-        let parity = (step % 2) as usize;
         // As above.
-        self.control.resend_buffer.messages(group).along[kind][parity] = Some(Arc::clone(&kept));
+        self.control.resend_buffer.messages(group).lines.insert(place, Arc::clone(&kept));
         for rank in kept.to.iter() {
+            let _ = self.send_message(*rank, &kept.message, Deadline::Now);
+        }
+    }
+
+    /// Tells the members on other nodes at which step of a group this rank, which leaves, has
+    /// arrived last.
+    pub(crate) fn send_leaving(&self, to: Arc<[Rank]>, group: GroupId, step: u64) {
+        let message = Message::Group(GroupMessage::Leaving { group, step });
+        let kept = Arc::new(Kept { to, message });
+        // As above.
+        self.control.resend_buffer.messages(group).leaving = Some(Arc::clone(&kept));
+        for rank in kept.to.iter().filter(|rank| !self.ranks.is_local(**rank)) {
+            // A member that cannot be told has left itself, or learns of this rank's end.
             let _ = self.send_message(*rank, &kept.message, Deadline::Now);
         }
     }

@@ -10,7 +10,7 @@ use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport, repo
 use crate::channel::Channels;
 use crate::config::{Config, Network, Topology};
 use crate::control::Control;
-use crate::control::tree_barrier::{Tree, TreeBarriers};
+use crate::control::leaders::{AllGroupSteps, Leaders};
 use crate::error::{Error, Result};
 use crate::group::{FIRST_INCARNATION, Groups, initial_group};
 use crate::ids::Rank;
@@ -394,8 +394,9 @@ impl PendingInit {
         let ranks =
             Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.stream.sets.wakeup));
         let connected = initial.as_ref().filter(|_| config.topology == Topology::Static);
-        let tree = connected.and_then(|(_, members)| {
-            Tree::of(&ranks.cards, members, self.job.rank.index()).map(Arc::new)
+        let leaders = connected.and_then(|(_, members)| {
+            let members = members.as_slice().into();
+            Leaders::of(&ranks.cards, &members, self.job.rank.index()).map(Arc::new)
         });
         let inner = Arc::new(Inner {
             process: std::process::id(),
@@ -405,9 +406,9 @@ impl PendingInit {
                 random_u64()?,
             ),
             control: Control {
-                groups: Groups::new(&config, &ranks, tree.clone()),
+                groups: Groups::new(&config, &ranks, leaders.clone()),
                 remote_arrivals: RemoteArrivals::new(size, config.group_max),
-                tree_barriers: TreeBarriers::new(config.group_max),
+                steps: AllGroupSteps::new(config.group_max),
                 resend_buffer: ResendBuffer::new(config.group_max),
             },
             passive: Passive { mailbox: Mailbox::default(), outbox: Outbox::new(size) },
@@ -424,7 +425,7 @@ impl PendingInit {
         });
         if let Some((group, _)) = initial {
             inner.control.remote_arrivals.committed(group, FIRST_INCARNATION);
-            inner.control.tree_barriers.of(group).committed(FIRST_INCARNATION, tree);
+            inner.control.steps.of(group).committed(FIRST_INCARNATION, leaders);
         }
         for rank in inner.ranks.all().filter(|rank| !inner.ranks.is_local(*rank)) {
             inner.ranks.area.remote_joined(rank);

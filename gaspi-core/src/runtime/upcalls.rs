@@ -6,7 +6,7 @@ use super::Inner;
 use crate::bootstrap::Membership;
 use crate::config::CHANNELS;
 use crate::control::handlers::Reaction;
-use crate::ids::{GroupId, QueueId, Rank};
+use crate::ids::{QueueId, Rank};
 use crate::os::process;
 use crate::progress::thread::Served;
 use crate::ranks::Ranks;
@@ -174,7 +174,6 @@ impl Upcalls for Inner {
         self.endpoint(peer).disconnect();
         self.ranks.forget_targets(peer);
         self.channels.forget(peer, None);
-        (0..self.config.group_max).for_each(|group| self.report_departures(GroupId(group as u8)));
         self.ranks.wake_own();
     }
 }
@@ -210,15 +209,12 @@ impl Inner {
 
     /// Does what a handler of the groups has found out.
     fn react(&self, reaction: Reaction) {
-        let Reaction { wake, pass_on, tell_all, report_departures } = reaction;
-        if let Some((group, outbound)) = pass_on {
-            self.pass_on(group, Some(outbound));
+        let Reaction { wake, advance, tell_all } = reaction;
+        if let Some((group, step)) = advance {
+            self.advance_step(group, step);
         }
         if let Some((group, step)) = tell_all {
-            self.tell_all_of_barrier(group, step);
-        }
-        if let Some(group) = report_departures {
-            self.report_departures(group);
+            self.tell_all_of_arrival(group, step);
         }
         if wake {
             self.ranks.wake_own();

@@ -138,8 +138,10 @@ pub(crate) enum GroupMessage {
     },
     /// The sender has arrived at a step of a group.
     Arrive(Arrival),
-    /// Of a barrier that goes along a tree.
-    Barrier { group: GroupId, step: u64, message: BarrierMessage },
+    /// The leader of a node tells another one of a step.
+    Lines { group: GroupId, lines: Lines },
+    /// The sender leaves; it has arrived at this step of the group last.
+    Leaving { group: GroupId, step: u64 },
 }
 
 /// The arrival slot of a member as it travels.
@@ -155,29 +157,17 @@ pub(crate) struct Arrival {
     pub(crate) stage: Vec<u8>,
 }
 
-/// What is told along a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum BarrierMessage {
-    /// To the parent: the sender and all below it have arrived.
-    Gathered,
-    /// To the children: all have.
-    Complete,
-    /// To all: this one has left without arriving.
-    Departed(Rank),
-}
-
-/// How many kinds of messages there are.
-pub(crate) const KINDS: usize = 3;
-
-impl BarrierMessage {
-    /// Of which kind it is, below [`KINDS`].
-    pub(crate) fn kind(self) -> usize {
-        match self {
-            BarrierMessage::Gathered => 0,
-            BarrierMessage::Complete => 1,
-            BarrierMessage::Departed(_) => 2,
-        }
-    }
+/// What a leader tells of the nodes that its schedule has for this message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Lines {
+    /// Incarnation of the group and step.
+    pub(crate) step: u64,
+    /// Which message of the schedule this is.
+    pub(crate) tag: u8,
+    /// What the members of these nodes have called.
+    pub(crate) signature: u64,
+    /// The words of each of these members, as many for each.
+    pub(crate) lines: Vec<u64>,
 }
 
 /// What two ranks tell each other to make and to end a pair of queue pairs for a lane. An attempt

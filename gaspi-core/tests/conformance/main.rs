@@ -14,6 +14,7 @@ mod device_pairs;
 mod devices;
 mod general;
 mod groups;
+mod leaders;
 mod lifecycle;
 mod notifications;
 mod one_sided;
@@ -42,6 +43,7 @@ fn main() -> std::process::ExitCode {
         devices::tests(),
         general::tests(),
         groups::tests(),
+        leaders::tests(),
         lifecycle::tests(),
         notifications::tests(),
         one_sided::tests(),

@@ -104,6 +104,8 @@ pub(crate) struct Mark {
     finished: AtomicU64,
     /// How many wait for it to advance.
     wanted: AtomicU32,
+    /// The last step at which all members are known to have arrived, of a rank that leads its node.
+    exchanged: AtomicU64,
     /// The members of its last commit, for tools.
     members: Runs,
 }
@@ -115,7 +117,7 @@ struct Runs {
     /// Runs that are valid; more than there are if the set did not fit.
     count: AtomicU32,
     /// First and last rank, in the upper and lower half.
-    runs: [AtomicU32; 12],
+    runs: [AtomicU32; 9],
 }
 
 /// Memory that is about to be touched.
@@ -516,6 +518,22 @@ impl SharedArea {
     /// Whether `rank` no longer needs arrival slots of `group` up to `step`.
     pub(crate) fn has_finished(&self, rank: Rank, group: usize, step: u64) -> bool {
         self.mark(rank, group).finished.load(Ordering::Acquire) >= step
+    }
+
+    /// All members of `group` have arrived at `step`, as this rank knows, which leads its node.
+    pub(crate) fn publish_exchanged(&self, group: usize, step: u64) {
+        // Release: what leaders have told is seen; pairs with the Acquire in `has_exchanged`.
+        self.mark(self.own, group).exchanged.store(step, Ordering::Release);
+    }
+
+    /// Whether all members of `group` have arrived at `step`, as `leader` knows, which may be a
+    /// step ahead.
+    #[inline]
+    pub(crate) fn has_exchanged(&self, leader: Rank, group: usize, step: u64) -> bool {
+        // Acquire: pairs with the Release in `publish_exchanged`.
+        let exchanged = self.mark(leader, group).exchanged.load(Ordering::Acquire);
+        // A step of a later use of the group is further ahead.
+        exchanged.wrapping_sub(step) <= 1
     }
 
     /// While the value lives, `rank` wakes all when it finishes a step of `group`. A sleeper's

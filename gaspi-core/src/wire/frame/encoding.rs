@@ -7,14 +7,15 @@ use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::codec::{DecodeError, Decoded, Fixed, Limit, Output, Reader, Writer};
 use crate::wire::fields::{Field, Form, Kinds, read_field, structs, variants, whole, write_field};
 use crate::wire::message::{
-    Announce, Arrival, BarrierMessage, GroupMessage, KEYS_MAX, MemoryKey, PairOffer, Pairing,
-    RemoteCall,
+    Announce, Arrival, GroupMessage, KEYS_MAX, Lines, MemoryKey, PairOffer, Pairing, RemoteCall,
 };
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 /// Bytes of a text; longer ones are cut where they are written, but read.
 const TEXT_MAX: u32 = 4096;
 const PUT: u8 = 10;
+/// Words of lines at most: what a leader can stage.
+const LINE_WORDS_MAX: u32 = (STAGE_BYTES / size_of::<u64>()) as u32;
 
 variants! { Frame, else Message(message):
     0 => Hello { rank as BehindMagic, token },
@@ -55,13 +56,8 @@ variants! { GroupMessage:
     8 => Withdraw { group, attempt },
     9 => Abort { group, attempt, round, dead, reason },
     15 => Arrive(arrival),
-    22 => Barrier { group, step, message },
-}
-
-variants! { BarrierMessage:
-    0 => Gathered,
-    1 => Complete,
-    2 => Departed(rank),
+    26 => Lines { group, lines },
+    27 => Leaving { group, step },
 }
 
 structs! {
@@ -77,6 +73,7 @@ structs! {
     Stream { queue, generation }
     RemoteAddress { segment, generation, offset }
     Arrival { group, step, signature, words as Words, stage as Bytes<STAGE_BYTES> }
+    Lines { step, tag, signature, lines as LineWords }
 }
 
 impl Field for String {
@@ -194,6 +191,18 @@ impl Form<Vec<u64>> for Words {
     }
     fn read(reader: &mut Reader<'_>) -> Decoded<Vec<u64>> {
         reader.list(Limit::u8(PAYLOAD_WORDS as u8), Field::read)
+    }
+}
+
+/// The words of lines, behind their number in four bytes.
+struct LineWords;
+
+impl Form<Vec<u64>> for LineWords {
+    fn write<O: Output>(value: &Vec<u64>, writer: &mut Writer<O>) {
+        writer.list(value, Limit::u32(LINE_WORDS_MAX), |writer, word| word.write(writer));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Vec<u64>> {
+        reader.list(Limit::u32(LINE_WORDS_MAX), Field::read)
     }
 }
 

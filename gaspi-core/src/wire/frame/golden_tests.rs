@@ -3,9 +3,7 @@
 
 use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
-use crate::wire::message::{
-    Announce, Arrival, BarrierMessage, GroupMessage, MemoryKey, PairOffer, Pairing,
-};
+use crate::wire::message::{Announce, Arrival, GroupMessage, Lines, MemoryKey, PairOffer, Pairing};
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 const STREAM: Stream = Stream { queue: QueueId(0x21), generation: 0x2223_2425 };
@@ -55,7 +53,10 @@ fn groups() -> Vec<Frame> {
         let reason = "r".to_owned();
         of_group(GroupMessage::Abort { group, attempt, round: 0x1011, dead, reason })
     };
-    let barrier = |message| of_group(GroupMessage::Barrier { group, step: REQUEST, message });
+    let lines = |lines| {
+        let lines = Lines { step: REQUEST, tag: 3, signature: 0x99, lines };
+        of_group(GroupMessage::Lines { group, lines })
+    };
     let arrive = |words, stage| {
         let arrival = Arrival { group, step: REQUEST, signature: 0x99, words, stage };
         of_group(GroupMessage::Arrive(arrival))
@@ -71,9 +72,9 @@ fn groups() -> Vec<Frame> {
         abort(Some(Rank(0x1415))),
         arrive(vec![], vec![]),
         arrive(vec![1, u64::MAX, 3, 4, 5, 6], vec![7, 8]),
-        barrier(BarrierMessage::Gathered),
-        barrier(BarrierMessage::Complete),
-        barrier(BarrierMessage::Departed(Rank(0x1617))),
+        lines(vec![]),
+        lines(vec![7, u64::MAX, 8]),
+        of_group(GroupMessage::Leaving { group, step: REQUEST }),
     ]
 }
 
@@ -143,7 +144,7 @@ fn fields_beyond_their_limits_are_refused() {
     // The kind, the fields in front, and the field itself.
     let size = (PAYLOAD_MAX + 1).to_le_bytes();
     let refused: [(&str, &[&[u8]]); 10] = [
-        ("unknown kind", &[&[25]]),
+        ("unknown kind", &[&[28]]),
         ("pairing", &[&[24], &[4], &[0; 5]]),
         ("keys", &[&[3], &[0; 46], &[5], &[0; 65]]),
         ("another magic", &[&[0], &[0; 22]]),
@@ -152,7 +153,7 @@ fn fields_beyond_their_limits_are_refused() {
         ("rank", &[&[9], &[0; 13], &[0, 0, 1, 0], &[0; 4]]),
         ("atomic operation", &[&[14], &[0; 21], &[2], &[0; 16]]),
         ("words", &[&[15], &[0; 17], &[7], &[0; 60]]),
-        ("barrier message", &[&[22], &[0; 9], &[3]]),
+        ("lines", &[&[26], &[0; 18], &[1, 8, 0, 0], &[0; 8 * 2049]]),
     ];
     for (what, parts) in refused {
         assert_eq!(Frame::decode(&parts.concat()), None, "{what}");

@@ -5,7 +5,7 @@ use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::message::{
-    Announce, Arrival, BarrierMessage, GroupMessage, KEYS_MAX, MemoryKey, PairOffer, Pairing,
+    Announce, Arrival, GroupMessage, KEYS_MAX, Lines, MemoryKey, PairOffer, Pairing,
 };
 use proptest::prelude::*;
 
@@ -14,9 +14,10 @@ fn stream() -> impl Strategy<Value = Stream> {
         .prop_map(|(queue, generation)| Stream { queue: QueueId(queue), generation })
 }
 
-fn message() -> impl Strategy<Value = BarrierMessage> {
-    let departed = any::<u16>().prop_map(|rank| BarrierMessage::Departed(Rank(rank)));
-    prop_oneof![Just(BarrierMessage::Gathered), Just(BarrierMessage::Complete), departed]
+fn lines() -> impl Strategy<Value = Lines> {
+    let words = prop::collection::vec(any::<u64>(), 0..40);
+    let fields = (any::<[u64; 2]>(), any::<u8>(), words);
+    fields.prop_map(|([step, signature], tag, lines)| Lines { step, tag, signature, lines })
 }
 
 fn remote() -> impl Strategy<Value = RemoteAddress> {
@@ -128,8 +129,11 @@ fn groups() -> impl Strategy<Value = Frame> {
             }
         ),
         arrival().prop_map(|arrival| of_group(GroupMessage::Arrive(arrival))),
-        (any::<u8>(), any::<u64>(), message()).prop_map(|(group, step, message)| {
-            of_group(GroupMessage::Barrier { group: GroupId(group), step, message })
+        (any::<u8>(), lines()).prop_map(|(group, lines)| {
+            of_group(GroupMessage::Lines { group: GroupId(group), lines })
+        }),
+        (any::<u8>(), any::<u64>()).prop_map(|(group, step)| {
+            of_group(GroupMessage::Leaving { group: GroupId(group), step })
         }),
     ]
 }

@@ -1,0 +1,459 @@
+//! Steps of groups that span nodes: the first member of each node, its leader, speaks for it.
+//!
+//! Within a node members see each other's arrival slots. Once all of a node have arrived its leader
+//! exchanges messages with other leaders, as its [`schedule`] says, until it knows that all members
+//! have. Messages carry the signature of the step, and a line of each member that they tell of: the
+//! words of its arrival and what it has staged, if there are any. The leader then publishes the
+//! lines in its staging, and the step in its mark ([`SharedArea::has_exchanged`]), for the members
+//! of its node. Handlers of messages pass them on, also while the program computes.
+//!
+//! All this is a shortcut. A member sends its arrival to all of other nodes instead if lines would
+//! be too long, if it reports a failure, waits for long, times out, or sees that another one called
+//! something else. So does each member that has arrived once it hears such an arrival. From then on
+//! everything is as without leaders.
+//!
+//! A member that leaves says at which step it has arrived last: whether the others still may know
+//! all to have arrived at theirs.
+//!
+//! [`SharedArea::has_exchanged`]: crate::transport::shm::area::SharedArea::has_exchanged
+
+mod procedures;
+mod schedule;
+
+use crate::bootstrap::Card;
+use crate::ids::Rank;
+use crate::os::affinity;
+use crate::remote_arrivals::incarnation;
+use crate::sync::Mutex;
+use crate::wire::message::{Arrival, Lines};
+use crate::wire::shared_layout::STAGE_BYTES;
+use schedule::{Nodes, Schedule, TAGS};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A rank waits so long for each member before it sends its arrival to all.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// Where a leader publishes the lines of a step in its staging, behind what it has staged itself.
+pub(crate) const LINES_AT: usize = STAGE_BYTES / 2;
+/// Words of all lines of a step at most.
+pub(crate) const LINES_MAX: usize = (STAGE_BYTES - LINES_AT) / size_of::<u64>();
+
+/// How long the lines are that leaders tell of each member, in words.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LineWidth {
+    /// Those of the arrival slot, and what is staged, which follows them.
+    pub(super) words: usize,
+    pub(super) staged: usize,
+}
+
+impl LineWidth {
+    pub(super) fn all(self) -> usize {
+        self.words + self.staged
+    }
+}
+
+/// The nodes of a group, and the place of this rank among them.
+#[derive(Debug)]
+pub(crate) struct Leaders {
+    ranks: Arc<[Rank]>,
+    /// The members of each node by their index, in the order of their leaders.
+    nodes: Box<[Box<[u32]>]>,
+    /// The node of each member.
+    node_of: Box<[u32]>,
+    /// This rank's node, and its members.
+    node: usize,
+    locals: Box<[Rank]>,
+    /// The messages of a leader, and who gets those that it sends.
+    schedule: Option<(Schedule, Box<[Arc<[Rank]>]>)>,
+}
+
+impl Leaders {
+    /// Those of a group, if they save messages; all members come to the same.
+    pub(crate) fn of(cards: &[Card], ranks: &Arc<[Rank]>, me: usize) -> Option<Leaders> {
+        let mut known = HashMap::new();
+        let node_of = ranks.iter().map(|rank| {
+            let next = known.len() as u32;
+            *known.entry(cards[rank.index()].node).or_insert(next)
+        });
+        let node_of: Box<[u32]> = node_of.collect();
+        let n = known.len();
+        // Of three nodes with a member each, all tell all by as few messages as leaders would.
+        if n < 2 || n == ranks.len() && (n < 3 || n == 3 && !is_crowded(cards, ranks)) {
+            return None;
+        }
+        let schedule = if n > 2 && is_crowded(cards, ranks) {
+            Schedule::tree
+        } else {
+            Schedule::dissemination
+        };
+        Some(Leaders::new(ranks, node_of, me, schedule))
+    }
+
+    fn new(
+        ranks: &Arc<[Rank]>,
+        node_of: Box<[u32]>,
+        me: usize,
+        schedule: fn(usize, usize) -> Schedule,
+    ) -> Leaders {
+        let mut nodes: Vec<Vec<u32>> = Vec::new();
+        for (member, node) in node_of.iter().enumerate() {
+            let node = *node as usize;
+            nodes.resize_with(nodes.len().max(node + 1), Vec::new);
+            nodes[node].push(member as u32);
+        }
+        let node = node_of[me] as usize;
+        let rank = |member: u32| ranks[member as usize];
+        let locals = nodes[node].iter().map(|member| rank(*member)).collect();
+        let leads = nodes[node].first() == Some(&(me as u32));
+        let schedule = leads.then(|| {
+            let schedule = schedule(nodes.len(), node);
+            let receivers = |to: &[usize]| to.iter().map(|node| rank(nodes[*node][0])).collect();
+            let receivers = schedule.outgoing.iter().map(|outgoing| receivers(&outgoing.to));
+            let receivers = receivers.collect();
+            (schedule, receivers)
+        });
+        let nodes = nodes.into_iter().map(Vec::into_boxed_slice).collect();
+        Leaders { ranks: Arc::clone(ranks), nodes, node_of, node, locals, schedule }
+    }
+
+    /// The members of this rank's node, its leader first.
+    pub(crate) fn locals(&self) -> &[Rank] {
+        &self.locals
+    }
+
+    /// Whether this rank is the leader of its node.
+    pub(crate) fn leads(&self) -> bool {
+        self.schedule.is_some()
+    }
+
+    /// How long a member waits before it sends its arrival to all.
+    pub(crate) fn patience(&self) -> Duration {
+        PATIENCE * self.ranks.len() as u32
+    }
+
+    fn leader(&self, node: usize) -> Rank {
+        self.ranks[self.nodes[node][0] as usize]
+    }
+
+    /// The members of some nodes, in the order of their lines.
+    fn members(&self, nodes: Nodes) -> impl Iterator<Item = usize> {
+        let members = nodes.iter(self.nodes.len()).flat_map(|node| self.nodes[node].iter());
+        members.map(|member| *member as usize)
+    }
+}
+
+/// Whether members share cores.
+fn is_crowded(cards: &[Card], ranks: &[Rank]) -> bool {
+    let machines: HashSet<_> = ranks.iter().map(|rank| cards[rank.index()].machine).collect();
+    machines.iter().any(|machine| {
+        let here = || cards.iter().filter(|card| card.machine == *machine);
+        // Without quotas: each rank knows its own only.
+        here().count() as u32 > affinity::cores_of(here().map(|card| card.cpus.as_slice()))
+    })
+}
+
+/// The last step of each parity: a member may be one step ahead of another.
+type Steps = [u64; 2];
+
+fn parity(step: u64) -> usize {
+    (step % 2) as usize
+}
+
+/// Notes a step; an earlier one changes nothing.
+fn note(steps: &mut Steps, step: u64) {
+    let last = &mut steps[parity(step)];
+    *last = step.max(*last);
+}
+
+fn has(steps: &Steps, step: u64) -> bool {
+    steps[parity(step)] == step
+}
+
+/// The leaders of a use of a group's id, by its incarnation.
+#[derive(Debug, Default)]
+struct Use {
+    incarnation: u32,
+    leaders: Option<Arc<Leaders>>,
+}
+
+/// What a leader has told this one, of the last step of a parity.
+#[derive(Debug, Default)]
+struct Received {
+    step: u64,
+    signature: u64,
+    lines: Vec<u64>,
+}
+
+/// What this rank knows as the leader of its node at a step at which all of the node have arrived.
+#[derive(Debug, Default)]
+struct LeaderState {
+    step: u64,
+    signature: u64,
+    /// Words of each member's line, and the lines of all members that are known.
+    width: usize,
+    lines: Vec<u64>,
+    /// Incoming messages that are in, and outgoing ones that are out.
+    ready: usize,
+    sent: usize,
+    complete: bool,
+}
+
+/// What one rank knows of the steps of a group. Steps only grow.
+#[derive(Debug, Default)]
+struct State {
+    /// The present use and the one before, of which messages may still come.
+    uses: [Use; 2],
+    /// Steps at which this rank has arrived, has sent its arrival to all, and which it has left.
+    arrived: Steps,
+    told_all: Steps,
+    ended: u64,
+    /// Its arrivals that go by leaders.
+    own: [Option<Arrival>; 2],
+    /// Steps at which another member has sent its arrival to all.
+    heard: Steps,
+    of_leader: [LeaderState; 2],
+    /// By sender and tag.
+    incoming: HashMap<(Rank, u8), [Received; 2]>,
+    /// The last step at which members have arrived that have left.
+    left: BTreeMap<Rank, u64>,
+}
+
+impl State {
+    /// The leaders of the use that a step belongs to.
+    fn leaders(&self, step: u64) -> Option<Arc<Leaders>> {
+        let of_step = |usage: &&Use| usage.incarnation <= incarnation(step);
+        self.uses.iter().find(of_step)?.leaders.clone()
+    }
+
+    fn received(&self, leader: Rank, tag: u8, step: u64) -> Option<&Received> {
+        let of_parity = &self.incoming.get(&(leader, tag))?[parity(step)];
+        (of_parity.step == step).then_some(of_parity)
+    }
+
+    /// Takes the messages that have come, as far as they are next.
+    ///
+    /// # Errors
+    /// A leader has called something else.
+    fn take(&self, of_leader: &mut LeaderState, leaders: &Leaders) -> Result<(), Differs> {
+        let Some((schedule, _)) = &leaders.schedule else { return Ok(()) };
+        while let Some(next) = schedule.incoming.get(of_leader.ready) {
+            let found = self.received(leaders.leader(next.from), next.tag, of_leader.step);
+            let Some(received) = found else { return Ok(()) };
+            if received.signature != of_leader.signature {
+                return Err(Differs);
+            }
+            let width = of_leader.width;
+            // Only a faulty leader sends lines of another length.
+            if received.lines.len() != width * leaders.members(next.of).count() {
+                return Ok(());
+            }
+            if width > 0 {
+                let lines = received.lines.chunks_exact(width);
+                for (member, line) in leaders.members(next.of).zip(lines) {
+                    of_leader.lines[member * width..][..width].copy_from_slice(line);
+                }
+            }
+            of_leader.ready += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Another leader has called something else.
+struct Differs;
+
+/// A message about a step, and the ranks that get it.
+#[derive(Debug)]
+struct Outbound {
+    to: Arc<[Rank]>,
+    message: Lines,
+}
+
+/// What is due for a step after a change.
+#[derive(Debug, Default)]
+struct Due {
+    outbound: Vec<Outbound>,
+    tell_all: bool,
+}
+
+/// The steps of one group.
+#[derive(Debug, Default)]
+pub(crate) struct GroupSteps {
+    state: Mutex<State>,
+}
+
+impl GroupSteps {
+    /// This rank arrives at a step that goes by leaders; whether it has to send its arrival to all,
+    /// as another member did.
+    fn arrive(&self, arrival: Arrival) -> bool {
+        let (mut state, step) = (self.state.lock(), arrival.step);
+        note(&mut state.arrived, step);
+        state.own[parity(step)] = Some(arrival);
+        has(&state.heard, step)
+    }
+
+    /// This rank sends its arrival at a step to all from the beginning.
+    pub(super) fn arrive_directly(&self, step: u64) {
+        let mut state = self.state.lock();
+        note(&mut state.arrived, step);
+        note(&mut state.told_all, step);
+    }
+
+    /// The arrival at a step that this rank is to send to all, and to whom.
+    fn tell_all(&self, step: u64) -> Option<(Arc<[Rank]>, Arrival)> {
+        let mut state = self.state.lock();
+        let own = state.own[parity(step)].clone().filter(|own| own.step == step)?;
+        note(&mut state.told_all, step);
+        Some((Arc::clone(&state.leaders(step)?.ranks), own))
+    }
+
+    /// A member has sent its arrival to all; whether this rank has to do so too.
+    pub(super) fn hear_arrival(&self, step: u64) -> bool {
+        let mut state = self.state.lock();
+        note(&mut state.heard, step);
+        has(&state.arrived, step) && !has(&state.told_all, step)
+    }
+
+    /// A leader has told of a step.
+    pub(super) fn hear(&self, peer: Rank, message: Lines) {
+        let Lines { step, tag, signature, lines, .. } = message;
+        if usize::from(tag) < TAGS {
+            let mut state = self.state.lock();
+            let of_parity = &mut state.incoming.entry((peer, tag)).or_default()[parity(step)];
+            if of_parity.step < step {
+                *of_parity = Received { step, signature, lines };
+            }
+        }
+    }
+
+    /// A member leaves that has arrived at this step last.
+    pub(super) fn hear_leaving(&self, peer: Rank, step: u64) {
+        self.state.lock().left.insert(peer, step);
+    }
+
+    /// Whether a member that has left had arrived at a step.
+    pub(super) fn has_left_behind(&self, rank: Rank, step: u64) -> bool {
+        let last = self.state.lock().left.get(&rank).copied();
+        last.is_some_and(|last| last >= step && incarnation(last) == incarnation(step))
+    }
+
+    /// All of this rank's node, which it leads, have arrived at a step. `lines` are theirs, each of
+    /// so many words.
+    fn node_arrived(&self, (step, signature): (u64, u64), width: usize, own: &[u64]) {
+        let mut state = self.state.lock();
+        let Some(leaders) = state.leaders(step) else { return };
+        let of_leader = &mut state.of_leader[parity(step)];
+        if of_leader.step >= step {
+            return;
+        }
+        let mut lines = vec![0; width * leaders.ranks.len()];
+        if width > 0 {
+            for (member, line) in leaders.nodes[leaders.node].iter().zip(own.chunks_exact(width)) {
+                lines[*member as usize * width..][..width].copy_from_slice(line);
+            }
+        }
+        *of_leader = LeaderState { step, signature, width, lines, ..LeaderState::default() };
+    }
+
+    /// What is due for a step. Once all are known to have arrived, `publish` gets the lines of all,
+    /// unless this rank has left the step without them.
+    fn advance(&self, step: u64, publish: impl FnOnce(&Leaders, &[u64])) -> Due {
+        let (mut state, mut due) = (self.state.lock(), Due::default());
+        let Some(leaders) = state.leaders(step) else { return due };
+        let Some((schedule, receivers)) = &leaders.schedule else { return due };
+        let mut of_leader = std::mem::take(&mut state.of_leader[parity(step)]);
+        if of_leader.step == step && state.take(&mut of_leader, &leaders).is_err() {
+            due.tell_all = !has(&state.told_all, step);
+        }
+        if of_leader.step == step {
+            while let Some(next) = schedule.outgoing.get(of_leader.sent) {
+                if next.after > of_leader.ready {
+                    break;
+                }
+                let (width, signature) = (of_leader.width, of_leader.signature);
+                let line = |member: usize| &of_leader.lines[member * width..][..width];
+                let lines = leaders.members(next.of).flat_map(line).copied().collect();
+                let to = Arc::clone(&receivers[of_leader.sent]);
+                due.outbound.push(Outbound {
+                    to,
+                    message: Lines { step, tag: next.tag, signature, lines },
+                });
+                of_leader.sent += 1;
+            }
+            if of_leader.ready == schedule.incoming.len() && !of_leader.complete {
+                of_leader.complete = true;
+                // Its staging may be in use again.
+                if state.ended < step || of_leader.width == 0 {
+                    publish(&leaders, &of_leader.lines);
+                }
+            }
+        }
+        state.of_leader[parity(step)] = of_leader;
+        due
+    }
+
+    /// This rank has left a step, whose lines it does not need any more.
+    pub(super) fn end(&self, step: u64) {
+        let mut state = self.state.lock();
+        state.ended = state.ended.max(step);
+    }
+
+    /// A use of the group begins.
+    pub(crate) fn committed(&self, incarnation: u32, leaders: Option<Arc<Leaders>>) {
+        let uses = &mut self.state.lock().uses;
+        uses.swap(0, 1);
+        uses[0] = Use { incarnation, leaders };
+    }
+
+    /// Whether this rank has sent its arrival at `step` to all.
+    pub(super) fn has_told_all(&self, step: u64) -> bool {
+        has(&self.state.lock().told_all, step)
+    }
+
+    /// Whether a member, given by its index, is known to have arrived at `step`.
+    pub(super) fn has_arrived(&self, step: u64, member: usize) -> bool {
+        let state = self.state.lock();
+        let Some(leaders) = state.leaders(step) else { return false };
+        let Some((schedule, _)) = &leaders.schedule else { return false };
+        let (node, n) = (leaders.node_of[member] as usize, leaders.nodes.len());
+        schedule.incoming.iter().any(|incoming| {
+            let of_it = incoming.of.has(node, n);
+            of_it && state.received(leaders.leader(incoming.from), incoming.tag, step).is_some()
+        })
+    }
+
+    /// The last step at which this rank has arrived, 0 if at none, and the members of its use.
+    fn last(&self) -> Option<(u64, Arc<[Rank]>)> {
+        let state = self.state.lock();
+        let step = state.arrived.into_iter().max().filter(|step| *step > 0)?;
+        Some((step, Arc::clone(&state.leaders(step)?.ranks)))
+    }
+
+    /// Steps at which this rank has arrived by leaders without having told all, and its leader.
+    fn untold(&self) -> Vec<(u64, Rank)> {
+        let state = self.state.lock();
+        let own = state.own.iter().flatten().map(|own| own.step);
+        let untold = own.filter(|step| !has(&state.told_all, *step));
+        untold.filter_map(|step| Some((step, state.leaders(step)?.locals[0]))).collect()
+    }
+}
+
+/// The steps of all groups.
+#[derive(Debug)]
+pub(crate) struct AllGroupSteps(Box<[GroupSteps]>);
+
+impl AllGroupSteps {
+    pub(crate) fn new(groups: u32) -> AllGroupSteps {
+        AllGroupSteps((0..groups).map(|_| GroupSteps::default()).collect())
+    }
+
+    #[inline]
+    pub(crate) fn of(&self, group: crate::ids::GroupId) -> &GroupSteps {
+        &self.0[group.index()]
+    }
+}
+
+#[cfg(test)]
+mod tests;

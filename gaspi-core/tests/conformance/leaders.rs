@@ -1,0 +1,144 @@
+//! Steps of groups that span nodes: how many messages they take, and who sends them.
+
+use super::*;
+use ranks::run_jobs;
+
+/// A job of nodes with so many ranks each, whose numbers are scattered over the nodes.
+fn job_of(nodes: u32, id: &str, rank: Rank, size: u32) -> Job {
+    Job::in_process(id, rank, size).on_node(u64::from(u32::from(rank.0) % nodes))
+}
+
+fn messages(rt: &Runtime) -> u64 {
+    let find = |name| {
+        let is_it = |number: &u32| Runtime::statistic_info(*number).expect("one").name == name;
+        (0..rt.statistic_num()).find(is_it).expect("a counter of that name")
+    };
+    rt.statistic_get(find("NumberOfGroupMessages"), 0).expect("counter")
+}
+
+/// Has all ranks take a step again and again, and counts messages by rank. On a machine that is
+/// late for once, ranks lose patience and tell all: so it is tried some times.
+fn counted(nodes: u32, size: u32, step: impl Fn(&Runtime) + Sync) -> Vec<u64> {
+    const STEPS: u64 = 20;
+    const TRIES: usize = 20;
+    let job = |id: &str, rank| job_of(nodes, id, rank, size);
+    let tries: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
+        let tries = (0..TRIES).map(|_| {
+            let before = messages(&rt);
+            (0..STEPS).for_each(|_| step(&rt));
+            messages(&rt) - before
+        });
+        let tries = tries.collect();
+        rt.term(LIMIT).expect("term");
+        tries
+    });
+    let of_try = |at: usize| tries.iter().map(|rank| rank[at]).collect::<Vec<u64>>();
+    let least = (0..TRIES).map(of_try).min_by_key(|ranks| ranks.iter().sum::<u64>());
+    least.expect("some tries").into_iter().map(|count| count.div_ceil(STEPS)).collect()
+}
+
+fn assert_few(nodes: u32, found: &[u64], what: &str) {
+    let (leaders, others) = found.split_at(nodes as usize);
+    assert!(others.iter().all(|count| *count == 0), "{what} of {nodes} nodes: {found:?}");
+    let rounds = u64::from(nodes.next_power_of_two().trailing_zeros());
+    // Along a tree the first one tells so many, and all together two for each edge; what is sent
+    // behind a step may count for the next.
+    let all: u64 = leaders.iter().sum();
+    assert!(leaders.iter().all(|count| *count <= rounds + 1), "{what}: {found:?}");
+    let most = u64::from(nodes) * rounds.max(2);
+    assert!(all <= most, "{what} of {nodes} nodes: {all} messages, {found:?}");
+    assert!(all > 0, "{what}: nothing was counted");
+}
+
+fn first_members_of_nodes_send_few_messages_and_others_none() {
+    for (nodes, each) in [(24, 1), (5, 2), (8, 2), (4, 5), (2, 3)] {
+        let size = nodes * each;
+        let barrier = |rt: &Runtime| rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        assert_few(nodes, &counted(nodes, size, barrier), "a barrier");
+    }
+}
+
+fn a_segment_that_is_made_costs_each_member_its_registrations_alone() {
+    let (nodes, size) = (4, 8);
+    let make_one = |rt: &Runtime| {
+        make(rt, S0, 64);
+        rt.segment_delete(S0).expect("delete");
+    };
+    assert_few(nodes, &counted(nodes, size, make_one), "segment_create");
+}
+
+fn groups_of_some_nodes_have_leaders_of_their_own() {
+    let (nodes, size) = (4, 12);
+    let job = |id: &str, rank| job_of(nodes, id, rank, size);
+    run_jobs(size, &Config::default(), job, |rt| {
+        // Without the first rank of each node, then without the second node, then of two nodes.
+        let left_out: [fn(u16) -> bool; 3] = [|r| r < 4, |r| r % 4 == 1, |r| r % 4 > 1 || r == 0];
+        for left_out in left_out {
+            let members = || (0..size as u16).filter(|rank| !left_out(*rank));
+            for _ in 0..3 {
+                if left_out(rt.rank().0) {
+                    continue;
+                }
+                let group = rt.group_create().expect("group");
+                members().for_each(|rank| rt.group_add(group, Rank(rank)).expect("add"));
+                rt.group_commit(group, LIMIT).expect("commit");
+                for _ in 0..5 {
+                    rt.barrier(group, LIMIT).expect("barrier");
+                }
+                rt.group_delete(group).expect("delete");
+            }
+            meet(&rt);
+        }
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// The leader of a node has arrived, and computes, when others of its node come.
+fn a_leader_that_has_tried_keeps_nobody_from_the_barrier() {
+    let (nodes, size) = (3, 9);
+    let (tried, over) = (ranks::Barrier::new(9), ranks::Barrier::new(9));
+    let job = |id: &str, rank| job_of(nodes, id, rank, size);
+    run_jobs(size, &Config::default(), job, |rt| {
+        for _ in 0..5 {
+            let leads = u32::from(rt.rank().0) < nodes;
+            if leads {
+                let error = rt.barrier(GroupId::ALL, Timeout::Test).expect_err("others are late");
+                assert!(error.is_timeout(), "{error}");
+            }
+            tried.wait();
+            if !leads {
+                within(AT_ONCE, "the others' barrier", || rt.barrier(GroupId::ALL, LIMIT))
+                    .expect("all have come");
+            }
+            over.wait();
+            if leads {
+                rt.barrier(GroupId::ALL, LIMIT).expect("continued");
+            }
+        }
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// Each rank leaves once it has passed, whichever way it has heard of the others.
+fn all_pass_the_last_barrier_of_ranks_that_leave_at_once() {
+    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8)] {
+        for _ in 0..5 {
+            let job = |id: &str, rank| job_of(nodes, id, rank, size);
+            run_jobs(size, &Config::default(), job, |rt| {
+                for _ in 0..3 {
+                    rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+                }
+                rt.term(LIMIT).expect("term");
+            });
+        }
+    }
+}
+
+tests! {
+    TCP:
+        first_members_of_nodes_send_few_messages_and_others_none,
+        a_segment_that_is_made_costs_each_member_its_registrations_alone,
+        groups_of_some_nodes_have_leaders_of_their_own,
+        a_leader_that_has_tried_keeps_nobody_from_the_barrier,
+        all_pass_the_last_barrier_of_ranks_that_leave_at_once;
+}
