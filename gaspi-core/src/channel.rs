@@ -352,10 +352,11 @@ impl Channel {
         self.inner.ranks.wake_own();
     }
 
-    /// Looks once, and where it pays a few hundred nanoseconds longer, without a look at a clock.
+    /// Looks once, and where it pays a few hundred nanoseconds longer, or some times more, giving
+    /// way to others in between; without a look at a clock.
     #[inline]
     pub fn poll_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        self.inner.waiter.poll_briefly(attempt)
+        self.inner.waiter.poll_giving_way(attempt)
     }
 
     /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls

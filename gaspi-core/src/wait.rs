@@ -9,7 +9,7 @@
 use crate::ids::GroupId;
 use crate::os::clock::monotonic_ms;
 use crate::os::futex;
-use crate::policy::spin::{self, BRIEF_LOOKS, Next, Spin};
+use crate::policy::spin::{self, BRIEF_LOOKS, BRIEF_YIELDS, Next, Spin};
 use crate::statistics::Counter;
 use crate::sync::{Ordering, epoch, membarrier};
 use crate::timeout::Deadline;
@@ -187,6 +187,20 @@ impl Waiter {
             }
         }
         None
+    }
+
+    /// The same, and where ranks share cores a few times more, giving way to others in between: what
+    /// is waited for comes from a rank that needs the core.
+    #[inline]
+    pub(crate) fn poll_giving_way<T>(self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        let found = self.poll_briefly(&mut attempt);
+        if found.is_some() || self.spin {
+            return found;
+        }
+        (0..BRIEF_YIELDS).find_map(|_| {
+            self.give_way();
+            attempt()
+        })
     }
 
     /// Repeats `attempt` until it gives something or the deadline has passed, and says how long

@@ -1,6 +1,6 @@
 //! One rank in the steps of one collective: arriving, waiting for the others, what they published.
 
-use super::leaders::{GroupSteps, LINES_AT, LINES_MAX, Leaders, LineWidth};
+use super::leaders::{GroupSteps, LINES_AT, Leaders, LineWidth};
 use super::peer_slice::PeerSlice;
 use super::procedures::have_arrived;
 use super::{CallKey, CallKind};
@@ -131,11 +131,10 @@ impl GroupCall<'_> {
             words: self.key.kind.line_words(payload.len()),
             staged: self.staged.div_ceil(size_of::<u64>()),
         };
-        let alike = self.staged == 0 || self.staged_alike;
-        let fits =
-            alike && self.staged <= LINES_AT && width.all() * committed.ranks.len() <= LINES_MAX;
+        let alike = self.staged == 0 || self.staged_alike && self.staged <= LINES_AT;
+        let may_tell = committed.leaders.as_ref().is_some_and(|leaders| leaders.may_tell(width));
         let fails = self.key.kind.has_failed(payload);
-        let by_leaders = committed.leaders.is_some() && fits && !fails;
+        let by_leaders = may_tell && alike && !fails;
         if let Some(active) = &mut self.state.active {
             active.by_leaders = by_leaders.then(|| (clock::now(), width));
             active.node_told = false;
@@ -259,14 +258,14 @@ impl GroupCall<'_> {
         if let Some((leaders, _)) = self.by_leaders() {
             let look = || self.is_exchanged(leaders, step).then_some(());
             let waits = deadline != Deadline::Now && !leaders.leads();
-            let all = if waits { inner.waiter.poll_briefly(look) } else { look() };
+            let all = if waits { inner.waiter.poll_giving_way(look) } else { look() };
             return all.is_some();
         }
         let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
         let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
         let mut look = || have_arrived(ranks, slot, step, signature, next).then_some(());
         let all = match deadline {
-            Deadline::Never | Deadline::At(_) if !remote => inner.waiter.poll_briefly(look),
+            Deadline::Never | Deadline::At(_) if !remote => inner.waiter.poll_giving_way(look),
             // What comes by sockets does not come before they are polled.
             _ => look(),
         };

@@ -37,8 +37,11 @@ const PATIENCE: Duration = Duration::from_millis(1);
 
 /// Where a leader publishes the lines of a step in its staging, behind what it has staged itself.
 pub(crate) const LINES_AT: usize = STAGE_BYTES / 2;
+/// A message saved pays for so many words of lines. Measured for 4 ranks by TCP, which break even
+/// at 4 KiB in all; 16 still have most to gain at 8 KiB.
+const LINES_PER_MESSAGE: usize = 512;
 /// Words of all lines of a step at most.
-pub(crate) const LINES_MAX: usize = (STAGE_BYTES - LINES_AT) / size_of::<u64>();
+const LINES_MAX: usize = (STAGE_BYTES - LINES_AT) / size_of::<u64>();
 
 /// How long the lines are that leaders tell of each member, in words.
 #[derive(Debug, Clone, Copy)]
@@ -65,8 +68,17 @@ pub(crate) struct Leaders {
     /// This rank's node, and its members.
     node: usize,
     locals: Box<[Rank]>,
-    /// The messages of a leader, and who gets those that it sends.
-    schedule: Option<(Schedule, Box<[Arc<[Rank]>]>)>,
+    /// What this rank does if it is the leader of its node.
+    duty: Option<Duty>,
+    /// Words of all lines at most, where there is something staged among them.
+    lines_max: usize,
+}
+
+/// The messages of a leader, and who gets those that it sends.
+#[derive(Debug)]
+struct Duty {
+    schedule: Schedule,
+    receivers: Box<[Arc<[Rank]>]>,
 }
 
 impl Leaders {
@@ -83,39 +95,32 @@ impl Leaders {
         if n < 2 || n == ranks.len() && (n < 3 || n == 3 && !is_crowded(cards, ranks)) {
             return None;
         }
-        let schedule = if n > 2 && is_crowded(cards, ranks) {
-            Schedule::tree
-        } else {
-            Schedule::dissemination
-        };
-        Some(Leaders::new(ranks, node_of, me, schedule))
+        Some(Leaders::new(ranks, node_of, me, n > 2 && is_crowded(cards, ranks)))
     }
 
-    fn new(
-        ranks: &Arc<[Rank]>,
-        node_of: Box<[u32]>,
-        me: usize,
-        schedule: fn(usize, usize) -> Schedule,
-    ) -> Leaders {
+    fn new(ranks: &Arc<[Rank]>, node_of: Box<[u32]>, me: usize, is_tree: bool) -> Leaders {
         let mut nodes: Vec<Vec<u32>> = Vec::new();
         for (member, node) in node_of.iter().enumerate() {
             let node = *node as usize;
             nodes.resize_with(nodes.len().max(node + 1), Vec::new);
             nodes[node].push(member as u32);
         }
-        let node = node_of[me] as usize;
+        let (node, n) = (node_of[me] as usize, nodes.len());
         let rank = |member: u32| ranks[member as usize];
         let locals = nodes[node].iter().map(|member| rank(*member)).collect();
         let leads = nodes[node].first() == Some(&(me as u32));
-        let schedule = leads.then(|| {
-            let schedule = schedule(nodes.len(), node);
+        let duty = leads.then(|| {
+            let schedule = if is_tree { Schedule::tree } else { Schedule::dissemination };
+            let schedule = schedule(n, node);
             let receivers = |to: &[usize]| to.iter().map(|node| rank(nodes[*node][0])).collect();
             let receivers = schedule.outgoing.iter().map(|outgoing| receivers(&outgoing.to));
-            let receivers = receivers.collect();
-            (schedule, receivers)
+            Duty { receivers: receivers.collect(), schedule }
         });
+        let direct: usize = nodes.iter().map(|node| node.len() * (ranks.len() - node.len())).sum();
+        let told = if is_tree { 2 * (n - 1) } else { n * Schedule::rounds(n) };
+        let lines_max = (direct.saturating_sub(told) * LINES_PER_MESSAGE / told).min(LINES_MAX);
         let nodes = nodes.into_iter().map(Vec::into_boxed_slice).collect();
-        Leaders { ranks: Arc::clone(ranks), nodes, node_of, node, locals, schedule }
+        Leaders { ranks: Arc::clone(ranks), nodes, node_of, node, locals, duty, lines_max }
     }
 
     /// The members of this rank's node, its leader first.
@@ -125,7 +130,14 @@ impl Leaders {
 
     /// Whether this rank is the leader of its node.
     pub(crate) fn leads(&self) -> bool {
-        self.schedule.is_some()
+        self.duty.is_some()
+    }
+
+    /// Whether lines of so many words for each member cost less than the messages that leaders
+    /// save. Words of an arrival always do.
+    pub(super) fn may_tell(&self, width: LineWidth) -> bool {
+        let all = width.all() * self.ranks.len();
+        all <= if width.staged > 0 { self.lines_max } else { LINES_MAX }
     }
 
     /// How long a member waits before it sends its arrival to all.
@@ -237,7 +249,7 @@ impl State {
     /// # Errors
     /// A leader has called something else.
     fn take(&self, of_leader: &mut LeaderState, leaders: &Leaders) -> Result<(), Differs> {
-        let Some((schedule, _)) = &leaders.schedule else { return Ok(()) };
+        let Some(Duty { schedule, .. }) = &leaders.duty else { return Ok(()) };
         while let Some(next) = schedule.incoming.get(of_leader.ready) {
             let found = self.received(leaders.leader(next.from), next.tag, of_leader.step);
             let Some(received) = found else { return Ok(()) };
@@ -362,7 +374,7 @@ impl GroupSteps {
     fn advance(&self, step: u64, publish: impl FnOnce(&Leaders, &[u64])) -> Due {
         let (mut state, mut due) = (self.state.lock(), Due::default());
         let Some(leaders) = state.leaders(step) else { return due };
-        let Some((schedule, receivers)) = &leaders.schedule else { return due };
+        let Some(Duty { schedule, receivers }) = &leaders.duty else { return due };
         let mut of_leader = std::mem::take(&mut state.of_leader[parity(step)]);
         if of_leader.step == step && state.take(&mut of_leader, &leaders).is_err() {
             due.tell_all = !has(&state.told_all, step);
@@ -416,7 +428,7 @@ impl GroupSteps {
     pub(super) fn has_arrived(&self, step: u64, member: usize) -> bool {
         let state = self.state.lock();
         let Some(leaders) = state.leaders(step) else { return false };
-        let Some((schedule, _)) = &leaders.schedule else { return false };
+        let Some(Duty { schedule, .. }) = &leaders.duty else { return false };
         let (node, n) = (leaders.node_of[member] as usize, leaders.nodes.len());
         schedule.incoming.iter().any(|incoming| {
             let of_it = incoming.of.has(node, n);

@@ -9,6 +9,9 @@ use std::time::Duration;
 /// Looks that a call makes before it counts as waiting: most hand-overs are seen within them, and
 /// reading the clock would cost them more than the hand-over itself.
 pub(crate) const BRIEF_LOOKS: u32 = 64;
+/// Yields that a call makes where ranks share cores before it counts as waiting. Measured for
+/// barriers of four ranks on two cores, nearly all of which are over by then.
+pub(crate) const BRIEF_YIELDS: u32 = 8;
 /// How long to spin without yielding, where every rank has a core of its own.
 const SPIN: Duration = Duration::from_micros(5);
 /// The same where what is waited for comes from another node: a round trip by loopback takes 15 to

@@ -90,21 +90,26 @@ impl Schedule {
         Schedule { outgoing: up.into_iter().chain(down).collect(), incoming }
     }
 
+    /// Rounds of a dissemination among `n` nodes.
+    pub(super) fn rounds(n: usize) -> usize {
+        n.next_power_of_two().trailing_zeros() as usize
+    }
+
     /// That of node `me` where each round doubles what a node knows.
     pub(super) fn dissemination(n: usize, me: usize) -> Schedule {
-        let rounds = n.next_power_of_two().trailing_zeros() as u8;
+        let rounds = Schedule::rounds(n);
         // What a node knows before a round.
-        let known = |node: usize, round: u8| {
+        let known = |node: usize, round: usize| {
             let count = (1 << round).min(n);
             Nodes { first: (node + n + 1 - count) % n, count }
         };
         let incoming = (0..rounds).map(|round| {
             let from = (me + n - (1 << round)) % n;
-            Incoming { from, tag: round, of: known(from, round) }
+            Incoming { from, tag: round as u8, of: known(from, round) }
         });
         let outgoing = (0..rounds).map(|round| {
             let to = [(me + (1 << round)) % n].into();
-            Outgoing { after: round.into(), to, tag: round, of: known(me, round) }
+            Outgoing { after: round, to, tag: round as u8, of: known(me, round) }
         });
         Schedule { incoming: incoming.collect(), outgoing: outgoing.collect() }
     }

@@ -35,16 +35,12 @@ struct Group {
 
 impl Group {
     /// Of members on these nodes, in an incarnation.
-    fn new(
-        nodes: &[u32],
-        schedule: fn(usize, usize) -> Schedule,
-        (incarnation, width): (u32, usize),
-    ) -> Group {
+    fn new(nodes: &[u32], is_tree: bool, (incarnation, width): (u32, usize)) -> Group {
         // Not their indices.
         let ranks: Arc<[Rank]> =
             (0..nodes.len()).map(|member| Rank(3 * member as u16 + 1)).collect();
         let members = (0..nodes.len()).map(|me| {
-            let leaders = Arc::new(Leaders::new(&ranks, node_of(nodes), me, schedule));
+            let leaders = Arc::new(Leaders::new(&ranks, node_of(nodes), me, is_tree));
             let steps = GroupSteps::default();
             steps.committed(incarnation, Some(Arc::clone(&leaders)));
             Member { leaders, steps, complete: Vec::new(), lines: Vec::new() }
@@ -114,11 +110,8 @@ fn leaders_alone_send_messages_and_know_the_lines_of_all() {
     let pairs: Vec<u32> = (0..128).map(|member| member / 2).collect();
     for (nodes, n) in [(uneven, 4usize), (pairs, 64), ((0..5).collect(), 5)] {
         for width in [0, 1, 6] {
-            for (schedule, most) in [
-                (Schedule::tree as fn(usize, usize) -> Schedule, 2 * (n - 1)),
-                (Schedule::dissemination, n * n.next_power_of_two().trailing_zeros() as usize),
-            ] {
-                let mut group = Group::new(&nodes, schedule, (1, width));
+            for (is_tree, most) in [(true, 2 * (n - 1)), (false, n * Schedule::rounds(n))] {
+                let mut group = Group::new(&nodes, is_tree, (1, width));
                 for step in STEP..STEP + 3 {
                     group.messages = 0;
                     for place in 0..nodes.len() {
@@ -140,7 +133,7 @@ fn leaders_alone_send_messages_and_know_the_lines_of_all() {
 
 #[test]
 fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
-    let mut group = Group::new(&[0, 1, 2], Schedule::tree, (1, 0));
+    let mut group = Group::new(&[0, 1, 2], true, (1, 0));
     let (old, new) = (STEP + 4, (2 << STEP_BITS) + 1);
     group.arrive(0, old);
     let ranks = Arc::clone(&group.members[0].leaders.ranks);
@@ -150,7 +143,7 @@ fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
         assert!(!group.advance(0, new));
     }
     let two: Arc<[Rank]> = ranks[..2].into();
-    let next = Arc::new(Leaders::new(&two, [0, 1].into(), 0, Schedule::tree));
+    let next = Arc::new(Leaders::new(&two, [0, 1].into(), 0, true));
     group.members[0].steps.committed(2, Some(Arc::clone(&next)));
     assert_eq!(group.completed(new), 0);
     // Messages of the former use belong to it.
@@ -169,7 +162,7 @@ fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
 
 #[test]
 fn a_member_that_is_a_step_ahead_still_tells_of_the_one_before() {
-    let mut group = Group::new(&[0, 1, 2, 3], Schedule::tree, (1, 0));
+    let mut group = Group::new(&[0, 1, 2, 3], true, (1, 0));
     let (first, second) = (STEP, STEP + 1);
     for member in 0..3 {
         group.arrive(member, first);
@@ -188,10 +181,10 @@ fn a_member_that_is_a_step_ahead_still_tells_of_the_one_before() {
 
 #[test]
 fn a_step_at_which_somebody_was_elsewhere_is_never_complete() {
-    for schedule in [Schedule::tree, Schedule::dissemination] {
+    for is_tree in [true, false] {
         for elsewhere in 0..8 {
             let nodes: Vec<u32> = (0..8).map(|member| member / (1 + elsewhere % 2)).collect();
-            let mut group = Group::new(&nodes, schedule, (1, 0));
+            let mut group = Group::new(&nodes, is_tree, (1, 0));
             let (first, second) = (STEP, STEP + 1);
             let others: Vec<usize> = (0..8).filter(|m| *m != elsewhere as usize).collect();
             let (early, late): (Vec<usize>, Vec<usize>) = others.iter().partition(|m| *m % 3 != 0);
@@ -210,9 +203,9 @@ fn a_step_at_which_somebody_was_elsewhere_is_never_complete() {
 
 #[test]
 fn leaders_that_call_different_things_are_to_tell_all() {
-    for schedule in [Schedule::tree, Schedule::dissemination] {
+    for is_tree in [true, false] {
         for other in 0..5 {
-            let mut group = Group::new(&[0, 1, 2, 3, 4], schedule, (1, 0));
+            let mut group = Group::new(&[0, 1, 2, 3, 4], is_tree, (1, 0));
             let mut tells_all = false;
             for member in 0..5 {
                 let signature = SIGNATURE + u64::from(member == other);
@@ -226,7 +219,7 @@ fn leaders_that_call_different_things_are_to_tell_all() {
 
 #[test]
 fn all_who_have_arrived_tell_all_once_one_does() {
-    let mut group = Group::new(&[0, 1, 2, 3], Schedule::tree, (1, 0));
+    let mut group = Group::new(&[0, 1, 2, 3], true, (1, 0));
     group.arrive(1, STEP);
     assert!(group.members[1].steps.hear_arrival(STEP));
     assert!(!group.members[2].steps.hear_arrival(STEP));
@@ -241,7 +234,7 @@ fn all_who_have_arrived_tell_all_once_one_does() {
 
 #[test]
 fn who_has_left_had_arrived_at_steps_of_its_use_up_to_its_last() {
-    let group = Group::new(&[0, 1, 2], Schedule::tree, (1, 0));
+    let group = Group::new(&[0, 1, 2], true, (1, 0));
     let (steps, rank) = (&group.members[0].steps, Rank(4));
     assert!(!steps.has_left_behind(rank, STEP));
     steps.hear_leaving(rank, STEP + 1);
@@ -255,7 +248,7 @@ fn who_has_left_had_arrived_at_steps_of_its_use_up_to_its_last() {
 #[test]
 fn lines_are_not_published_once_this_rank_has_left_the_step() {
     for (width, published) in [(0, 1), (2, 0)] {
-        let mut group = Group::new(&[0, 1], Schedule::dissemination, (1, width));
+        let mut group = Group::new(&[0, 1], false, (1, width));
         group.arrive(0, STEP);
         group.members[0].steps.end(STEP);
         group.arrive(1, STEP);

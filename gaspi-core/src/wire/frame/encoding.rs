@@ -14,8 +14,6 @@ use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 /// Bytes of a text; longer ones are cut where they are written, but read.
 const TEXT_MAX: u32 = 4096;
 const PUT: u8 = 10;
-/// Words of lines at most: what a leader can stage.
-const LINE_WORDS_MAX: u32 = (STAGE_BYTES / size_of::<u64>()) as u32;
 
 variants! { Frame, else Message(message):
     0 => Hello { rank as BehindMagic, token },
@@ -194,15 +192,22 @@ impl Form<Vec<u64>> for Words {
     }
 }
 
-/// The words of lines, behind their number in four bytes.
+/// The words of lines, behind the number of their bytes in four.
 struct LineWords;
 
 impl Form<Vec<u64>> for LineWords {
     fn write<O: Output>(value: &Vec<u64>, writer: &mut Writer<O>) {
-        writer.list(value, Limit::u32(LINE_WORDS_MAX), |writer, word| word.write(writer));
+        // Not word by word: some hundred of them would take longer than the rest of a step.
+        let words: Vec<u64> = value.iter().map(|word| word.to_le()).collect();
+        writer.bytes(bytemuck::cast_slice(&words), Limit::u32(STAGE_BYTES as u32));
     }
     fn read(reader: &mut Reader<'_>) -> Decoded<Vec<u64>> {
-        reader.list(Limit::u32(LINE_WORDS_MAX), Field::read)
+        let bytes = reader.bytes(Limit::u32(STAGE_BYTES as u32))?;
+        let (words, rest) = bytes.as_chunks();
+        match rest {
+            [] => Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect()),
+            _ => Err(DecodeError::Invalid("half a word")),
+        }
     }
 }
 

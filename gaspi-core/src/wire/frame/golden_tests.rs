@@ -143,7 +143,7 @@ fn bytes_on_the_wire_stay_the_same() {
 fn fields_beyond_their_limits_are_refused() {
     // The kind, the fields in front, and the field itself.
     let size = (PAYLOAD_MAX + 1).to_le_bytes();
-    let refused: [(&str, &[&[u8]]); 10] = [
+    let refused: [(&str, &[&[u8]]); 11] = [
         ("unknown kind", &[&[28]]),
         ("pairing", &[&[24], &[4], &[0; 5]]),
         ("keys", &[&[3], &[0; 46], &[5], &[0; 65]]),
@@ -153,7 +153,8 @@ fn fields_beyond_their_limits_are_refused() {
         ("rank", &[&[9], &[0; 13], &[0, 0, 1, 0], &[0; 4]]),
         ("atomic operation", &[&[14], &[0; 21], &[2], &[0; 16]]),
         ("words", &[&[15], &[0; 17], &[7], &[0; 60]]),
-        ("lines", &[&[26], &[0; 18], &[1, 8, 0, 0], &[0; 8 * 2049]]),
+        ("half a word", &[&[26], &[0; 18], &[12, 0, 0, 0], &[0; 12]]),
+        ("lines", &[&[26], &[0; 18], &[8, 64, 0, 0], &[0; 16392]]),
     ];
     for (what, parts) in refused {
         assert_eq!(Frame::decode(&parts.concat()), None, "{what}");
