@@ -66,11 +66,11 @@ impl BroadcastList {
             let bytes = piece.count.checked_mul(piece.ty.bytes().into());
             let all = bytes.and_then(|bytes| end.checked_add(bytes));
             end = all.filter(|all| i64::try_from(*all).is_ok()).ok_or_else(|| {
-                let reason = format!("piece {index} has so many elements: more than memory can be");
+                let reason = format!("piece {index} exceeds the address space");
                 Error::Number { number: piece.count, reason }
             })?;
             if piece.data.is_null() && piece.count > 0 {
-                return Err(Error::Null { what: "data of a piece" });
+                return Err(Error::Null { what: "piece" });
             }
             Ok(bytes.unwrap_or(0))
         });

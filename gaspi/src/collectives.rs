@@ -10,6 +10,8 @@
 //! [`Started`], which is waited for. `prepare` gives a [`Prepared`], which can be started again and
 //! again. They own their memory, or borrow it in a [`scope`].
 //!
+//! [`run_broadcast_list`] gives many pieces of memory to all, such as the weights of a model.
+//!
 //! [`fusion`] sums many tensors in few all-reduces, in whatever order they become ready.
 //!
 //! All ranks of the group have to call the same operation with fitting arguments. After a timeout
@@ -41,8 +43,8 @@ pub use gaspi_collectives::algorithms::{Algorithm, Collective};
 pub use gaspi_collectives::fusion;
 #[doc(inline)]
 pub use gaspi_collectives::{
-    Blocks, Combination, DataType, Element, NotStarted, Operand, Operation, Prepared, Reduce,
-    Reducer, ReductionFailed, Request, Scope, Started, TypedRequest, UserReduce, allreduce,
-    allreduce_in_place, allreduce_slice, allreduce_user, bf16, f16, prepare, prepare_raw, run,
-    scope, start, start_raw,
+    Blocks, BroadcastList, Combination, DataType, Element, NotStarted, Operand, Operation, Piece,
+    Prepared, Reduce, Reducer, ReductionFailed, Request, Scope, Started, TypedRequest, UserReduce,
+    allreduce, allreduce_in_place, allreduce_slice, allreduce_user, bf16, f16, prepare,
+    prepare_raw, run, run_broadcast_list, scope, start, start_broadcast_list_raw, start_raw,
 };
