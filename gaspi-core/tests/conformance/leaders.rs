@@ -93,6 +93,25 @@ fn groups_of_some_nodes_have_leaders_of_their_own() {
     });
 }
 
+/// Whoever it is, a leader or not: its reason comes to all.
+fn a_member_that_cannot_do_its_part_is_named_by_all() {
+    let (nodes, size) = (3, 6);
+    let job = |id: &str, rank| job_of(nodes, id, rank, size);
+    run_jobs(size, &Config::default(), job, |rt| {
+        for failing in all(&rt) {
+            let bytes = if rt.rank() == failing { 1 << 50 } else { 64 };
+            let made = rt.segment_create(S0, bytes, GroupId::ALL, LIMIT, Init::Zeroed);
+            match made.expect_err("one has not so much memory") {
+                Error::Memory { .. } => assert_eq!(rt.rank(), failing),
+                error => assert!(error.to_string().contains(&failing.to_string()), "{error}"),
+            }
+            assert_eq!(rt.segment_num(), 0, "nobody keeps it");
+        }
+        make(&rt, S0, 64);
+        rt.term(LIMIT).expect("term");
+    });
+}
+
 /// The leader of a node has arrived, and computes, when others of its node come.
 fn a_leader_that_has_tried_keeps_nobody_from_the_barrier() {
     let (nodes, size) = (3, 9);
@@ -140,5 +159,6 @@ tests! {
         a_segment_that_is_made_costs_each_member_its_registrations_alone,
         groups_of_some_nodes_have_leaders_of_their_own,
         a_leader_that_has_tried_keeps_nobody_from_the_barrier,
+        a_member_that_cannot_do_its_part_is_named_by_all,
         all_pass_the_last_barrier_of_ranks_that_leave_at_once;
 }
