@@ -9,7 +9,7 @@ use super::job::{Job, Transport};
 use super::launcher;
 use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
-use crate::config::{DeviceChoice, GidChoice};
+use crate::config::{DeviceChoice, GidChoice, MessageCarrier};
 use crate::error::Result;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -88,8 +88,8 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         Some(other) => return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be ack or read")),
     };
     let messages = match variables.text("GASPI_IB_MESSAGES")?.as_deref() {
-        None | Some("tcp") => false,
-        Some("device") => true,
+        None | Some("device") => MessageCarrier::Device,
+        Some("tcp") => MessageCarrier::Tcp,
         Some(other) => {
             return wrong(format!("GASPI_IB_MESSAGES is {other:?}; it can be device or tcp"));
         }

@@ -14,7 +14,7 @@ use super::subnet::HostNetworks;
 use super::work::{
     BATCH, Completion, EndAddress, Local, Outcome, Remote, Timing, check, last_error,
 };
-use crate::config::{DeviceChoice, Network, RdmaParams};
+use crate::config::{DeviceChoice, MessageCarrier, Network, RdmaParams};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
 use crate::sync::{AtomicU8, Mutex, Ordering};
@@ -84,7 +84,7 @@ pub(crate) struct Device {
     description: String,
     rows: Vec<PortRow>,
     ends_at_ack: bool,
-    messages: bool,
+    messages: MessageCarrier,
     /// How many pairs were asked for.
     pairs: Option<u32>,
 }
@@ -171,7 +171,7 @@ impl Device {
 
     /// Whether it carries messages too, not data alone.
     pub(super) fn carries_messages(&self) -> bool {
-        self.messages
+        self.messages == MessageCarrier::Device
     }
 
     /// Takes completions of sent requests.

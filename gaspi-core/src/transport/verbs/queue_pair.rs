@@ -1,7 +1,7 @@
 //! One end of a pair: a reliable connection between two devices.
 
 use super::atomics::RESULTS;
-use super::budget::{NotMade, VARIABLE};
+use super::budget::{NotMade, PairKind, VARIABLE};
 use super::device::{Handles, RECEIVE_BYTES, Registration, SENT_ENTRIES, SentQueue};
 use super::post::{POSTING, Poster, part};
 use super::select::{GidEntry, written};
@@ -35,16 +35,19 @@ struct Buffers {
 
 /// How many buffers there are for messages, and bytes of each.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BufferShape {
+struct BufferShape {
     count: usize,
     bytes: usize,
 }
 
 impl BufferShape {
-    /// For notifications and refusals.
-    pub(super) const SMALL: BufferShape = BufferShape { count: BUFFERS, bytes: BUFFER_BYTES };
-    /// For the bytes of a connection.
-    pub(super) const STREAM: BufferShape = BufferShape { count: 32, bytes: RECEIVE_BYTES };
+    fn of(kind: PairKind) -> BufferShape {
+        match kind {
+            // Notifications and refusals.
+            PairKind::Data => BufferShape { count: BUFFERS, bytes: BUFFER_BYTES },
+            PairKind::Messages => BufferShape { count: 32, bytes: RECEIVE_BYTES },
+        }
+    }
 }
 
 /// The number in front of the bytes of a connection.
@@ -65,6 +68,7 @@ pub(super) struct QueuePair {
     scratch: Local,
     flush_target: Option<Remote>,
     buffers: Option<Buffers>,
+    kind: PairKind,
     shape: BufferShape,
     /// Whether its end is for lanes that found none to try again.
     is_news: bool,
@@ -82,9 +86,9 @@ impl Drop for QueuePair {
         unsafe { (self.handles.library.ibv_destroy_qp)(self.pair.as_ptr()) };
         self.handles.give_back_entries(self.sent, self.entries);
         if self.is_news {
-            self.handles.budget.give_back();
+            self.handles.budget.give_back(self.kind);
         } else {
-            self.handles.budget.cancel();
+            self.handles.budget.cancel(self.kind);
         }
     }
 }
@@ -95,12 +99,12 @@ impl QueuePair {
         handles: &Arc<Handles>,
         own_memory: (Remote, Local),
         ends_at_ack: bool,
-        shape: BufferShape,
+        kind: PairKind,
     ) -> Result<QueuePair, NotMade> {
         let gid = handles.present_gid()?;
-        handles.budget.take()?;
-        let made = QueuePair::create(handles, gid, own_memory, (ends_at_ack, shape));
-        let made = made.inspect_err(|_| handles.budget.cancel())?;
+        handles.budget.take(kind)?;
+        let made = QueuePair::create(handles, gid, own_memory, (ends_at_ack, kind));
+        let made = made.inspect_err(|_| handles.budget.cancel(kind))?;
         made.initialise()?;
         Ok(made)
     }
@@ -109,7 +113,7 @@ impl QueuePair {
         handles: &Arc<Handles>,
         gid: GidEntry,
         (own_flush_target, scratch): (Remote, Local),
-        (ends_at_ack, shape): (bool, BufferShape),
+        (ends_at_ack, kind): (bool, PairKind),
     ) -> Result<QueuePair, NotMade> {
         let device = handles.limits;
         let entries = device.depth;
@@ -153,7 +157,8 @@ impl QueuePair {
             scratch,
             flush_target: None,
             buffers: None,
-            shape,
+            kind,
+            shape: BufferShape::of(kind),
             is_news: true,
             handles: Arc::clone(handles),
         })
