@@ -172,6 +172,19 @@ pub enum GidChoice {
     Address(Ipv6Addr),
 }
 
+/// With what `gaspi_wait` ends the writes that a device carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WriteEnd {
+    /// With the acknowledgement of the target's device where the target sees to it that no news
+    /// comes before the data; else with a read.
+    #[default]
+    Auto,
+    /// With a read behind the writes.
+    Read,
+    /// With the acknowledgement.
+    Ack,
+}
+
 /// What carries messages between nodes: those of groups and channels, atomics, passive ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MessageCarrier {
@@ -199,8 +212,8 @@ pub struct DeviceChoice {
     pub service_level: u8,
     /// The traffic class of what is sent (GASPI_IB_TRAFFIC_CLASS).
     pub traffic_class: u8,
-    /// Whether a write is done when the peer's device has it (GASPI_IB_WAIT is ack).
-    pub ends_at_ack: bool,
+    /// When a write is done (GASPI_IB_WAIT).
+    pub write_end: WriteEnd,
     /// What carries messages (GASPI_IB_MESSAGES).
     pub messages: MessageCarrier,
     /// How many pairs this rank may have (GASPI_IB_PAIRS); else its share of the device.

@@ -83,7 +83,7 @@ pub use channel::{
     ArenaMemory, Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached, SharedData,
 };
 pub use config::{Config, DeviceChoice, GidChoice, MessageCarrier, Network, QUEUE_MAX};
-pub use config::{RdmaParams, Topology};
+pub use config::{RdmaParams, Topology, WriteEnd};
 pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};
 pub use fast_path::FastPath;

@@ -33,4 +33,4 @@
 
 #[doc(inline)]
 pub use gaspi_core::{DeviceChoice, GidChoice, Job, Link, MessageCarrier, PendingInit, Rank};
-pub use gaspi_core::{Runtime, Transport};
+pub use gaspi_core::{Runtime, Transport, WriteEnd};

@@ -15,6 +15,7 @@ mod devices;
 mod general;
 mod groups;
 mod lifecycle;
+mod news;
 mod notifications;
 mod one_sided;
 mod overview;
@@ -43,6 +44,7 @@ fn main() -> std::process::ExitCode {
         general::tests(),
         groups::tests(),
         lifecycle::tests(),
+        news::tests(),
         notifications::tests(),
         one_sided::tests(),
         overview::tests(),

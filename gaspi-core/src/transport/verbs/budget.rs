@@ -85,6 +85,10 @@ impl Budget {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    pub(super) fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// Whether there is one left.
     pub(super) fn has_room(&self) -> bool {
         self.used.load(Ordering::Relaxed) < self.limit.load(Ordering::Relaxed)

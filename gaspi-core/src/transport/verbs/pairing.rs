@@ -346,6 +346,7 @@ mod tests {
                     mtu: 1,
                     reads: 1,
                     flush_key: 0,
+                    vouches: false,
                     flush_address: 0,
                 }),
                 Told::Connected(attempt) => self.state.on_connected(attempt),

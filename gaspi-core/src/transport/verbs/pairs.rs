@@ -6,7 +6,7 @@ use super::ended::{Ended, Failure};
 use super::lane::{Lane, LaneState};
 use super::pairing::{PairState, Step};
 use super::queue_pair::QueuePair;
-use super::{ATOMICS, DeviceTable, STREAM, Verbs, select};
+use super::{ATOMICS, DeviceTable, STREAM, VISIBLE, Verbs, select};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
@@ -25,7 +25,8 @@ impl Verbs<'_> {
             | Pairing::Ended { queue, .. }
             | Pairing::Lost { queue, .. } => *queue,
         };
-        if queue.index() >= self.table.lanes.len() {
+        let foreign = queue == VISIBLE && peer != self.up.ranks().me;
+        if queue.index() >= self.table.lanes.len() || foreign {
             return;
         }
         if let Pairing::Ended { .. } | Pairing::Lost { .. } = pairing {
@@ -98,6 +99,7 @@ impl Verbs<'_> {
     /// This rank leaves: all pairs of queues go, those of connections remain.
     pub(crate) fn close_queues(self) {
         while self.poll() {}
+        self.table.end_vouching();
         let of_queue = |lane: &&Lane| lane.queue != STREAM;
         self.table.used(None).filter(of_queue).for_each(|lane| self.reset_lane(lane, false));
     }
@@ -151,7 +153,7 @@ impl Verbs<'_> {
         }
     }
 
-    fn reset_lane(self, lane: &Lane, tells: bool) {
+    pub(super) fn reset_lane(self, lane: &Lane, tells: bool) {
         let mut state = lane.lock();
         state.outbox.messages.clear();
         let mut steps = state.pairing.reset(LOST);
@@ -212,7 +214,8 @@ impl Verbs<'_> {
         }
         self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
-            if lane.queue == ATOMICS || self.table.forced && lane.queue != STREAM {
+            let alone = matches!(lane.queue, ATOMICS | VISIBLE);
+            if alone || self.table.forced && lane.queue != STREAM {
                 state.lose_all(lane.queue, ended);
             } else if reason.contains(VARIABLE) {
                 self.table.warn_of_budget(lane.queue, lane.peer, reason);
@@ -236,8 +239,9 @@ impl Verbs<'_> {
                 let (handles, memory) = (&device.handles, device.flush_memory());
                 let stream = queue == STREAM;
                 let kind = if stream { PairKind::Messages } else { PairKind::Data };
-                let pair = QueuePair::new(handles, memory, device.ends_at_ack(), kind)?;
-                let offer = PairOffer { queue, attempt, ..pair.offer() };
+                let pair = QueuePair::new(handles, memory, device.write_end(), kind)?;
+                let vouches = self.vouches();
+                let offer = PairOffer { queue, attempt, vouches, ..pair.offer() };
                 self.table.by_number.lock().insert(offer.number, (queue, peer));
                 state.pair = Some(pair);
                 state.outbox.messages.push_back(Pairing::Offer(offer));

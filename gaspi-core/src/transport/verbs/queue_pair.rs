@@ -8,6 +8,7 @@ use super::select::{GidEntry, written};
 use super::work::{
     BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
 };
+use crate::config::WriteEnd;
 use crate::ids::QueueId;
 use crate::os::socket::Piece;
 use crate::wire::message::{AtomicOperation, PairOffer};
@@ -69,6 +70,7 @@ pub(super) struct QueuePair {
     flush_target: Option<Remote>,
     buffers: Option<Buffers>,
     kind: PairKind,
+    write_end: WriteEnd,
     shape: BufferShape,
     /// Whether its end is for lanes that found none to try again.
     is_news: bool,
@@ -98,12 +100,12 @@ impl QueuePair {
     pub(super) fn new(
         handles: &Arc<Handles>,
         own_memory: (Remote, Local),
-        ends_at_ack: bool,
+        write_end: WriteEnd,
         kind: PairKind,
     ) -> Result<QueuePair, NotMade> {
         let gid = handles.present_gid()?;
         handles.budget.take(kind)?;
-        let made = QueuePair::create(handles, gid, own_memory, (ends_at_ack, kind));
+        let made = QueuePair::create(handles, gid, own_memory, (write_end, kind));
         let made = made.inspect_err(|_| handles.budget.cancel(kind))?;
         made.initialise()?;
         Ok(made)
@@ -113,7 +115,7 @@ impl QueuePair {
         handles: &Arc<Handles>,
         gid: GidEntry,
         (own_flush_target, scratch): (Remote, Local),
-        (ends_at_ack, kind): (bool, PairKind),
+        (write_end, kind): (WriteEnd, PairKind),
     ) -> Result<QueuePair, NotMade> {
         let device = handles.limits;
         let entries = device.depth;
@@ -142,7 +144,7 @@ impl QueuePair {
             depth: device.depth,
             inline: room.min(device.inline),
             message: device.message,
-            ends_at_ack,
+            ends_at_ack: write_end == WriteEnd::Ack,
         };
         // SAFETY: made above.
         let first_packet = unsafe { pair.as_ref().qp_num }.wrapping_mul(0x9e37) & 0x00ff_ffff;
@@ -158,6 +160,7 @@ impl QueuePair {
             flush_target: None,
             buffers: None,
             kind,
+            write_end,
             shape: BufferShape::of(kind),
             is_news: true,
             handles: Arc::clone(handles),
@@ -207,7 +210,8 @@ impl QueuePair {
         unsafe { self.pair.as_ref().qp_num }
     }
 
-    /// What the peer has to know of it; lane and attempt are up to the caller.
+    /// What the peer has to know of it; lane, attempt and whether this rank vouches are up to the
+    /// caller.
     pub(super) fn offer(&self) -> PairOffer {
         let EndAddress { gid, lid, mtu, reads } = self.handles.address(self.gid);
         PairOffer {
@@ -221,6 +225,7 @@ impl QueuePair {
             reads,
             flush_key: self.own_flush_target.key,
             flush_address: self.own_flush_target.address,
+            vouches: false,
         }
     }
 
@@ -232,6 +237,7 @@ impl QueuePair {
     /// Connects it with the end of the peer.
     pub(super) fn connect(&mut self, offer: &PairOffer) -> Result<(), String> {
         self.flush_target = Some(Remote { address: offer.flush_address, key: offer.flush_key });
+        self.limits.ends_at_ack |= self.write_end == WriteEnd::Auto && offer.vouches;
         let own = self.handles.address(self.gid);
         // SAFETY: plain numbers.
         let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };

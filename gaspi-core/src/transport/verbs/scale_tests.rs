@@ -8,7 +8,7 @@ use super::lane::Lane;
 use super::pairing::Step;
 use super::queue_pair::QueuePair;
 use super::*;
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, WriteEnd};
 use crate::fuzzed::live_bytes;
 use crate::ids::{NotificationId, SegmentId};
 use crate::wire::message::{PairOffer, Pairing};
@@ -47,7 +47,7 @@ fn carry_out(table: &DeviceTable, lane: &Lane, state: &mut LaneState, steps: Vec
             Step::Offer(attempt) => {
                 let device = &table.device;
                 let (memory, kind) = (device.flush_memory(), PairKind::Data);
-                let pair = QueuePair::new(&device.handles, memory, false, kind);
+                let pair = QueuePair::new(&device.handles, memory, WriteEnd::Read, kind);
                 let pair = pair.expect("an end");
                 table.by_number.lock().insert(pair.number(), (lane.queue, lane.peer));
                 let offer = PairOffer { queue: lane.queue, attempt, ..pair.offer() };
