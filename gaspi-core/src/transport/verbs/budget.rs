@@ -103,8 +103,8 @@ impl Budget {
         if kind == PairKind::Messages {
             count_below(&self.of_messages, limit / 2).map_err(|_| {
                 self.short(format!(
-                    "messages have at most half of the {limit} pairs of a rank's budget; {VARIABLE} \
-                     sets it"
+                    "messages have at most half of the {limit} pairs of a rank's budget; \
+                     {VARIABLE} sets it"
                 ))
             })?;
         }

@@ -17,7 +17,7 @@ use super::work::{
 use crate::config::{DeviceChoice, MessageCarrier, Network, RdmaParams, WriteEnd};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
-use crate::sync::{AtomicU8, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, Mutex, Ordering};
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::io;
@@ -87,6 +87,8 @@ pub(crate) struct Device {
     messages: MessageCarrier,
     /// How many pairs were asked for.
     pairs: Option<u32>,
+    /// Whether the rank has what it takes to vouch for it.
+    pub(super) vouches: AtomicBool,
 }
 
 impl super::DeviceTable {
@@ -115,7 +117,8 @@ impl Device {
         let handles = Arc::new(handles);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
         let DeviceChoice { write_end, messages, pairs, .. } = wishes.choice;
-        Ok(Device { flush_target, handles, description, rows, write_end, messages, pairs })
+        let vouches = AtomicBool::new(false);
+        Ok(Device { flush_target, handles, description, rows, write_end, messages, pairs, vouches })
     }
 
     /// So many ranks of this machine use it, this one among them: settles how many pairs it has.

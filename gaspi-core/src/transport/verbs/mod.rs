@@ -109,8 +109,6 @@ pub(crate) struct DeviceTable {
     pub(crate) forced: bool,
     resets: Resets,
     condition: DeviceCondition,
-    /// Whether this rank has what it takes to vouch.
-    vouches: AtomicBool,
     /// Whether a lane has something waiting that nobody has looked at.
     has_stalled: AtomicBool,
     /// Why pairs with a peer ended last.
@@ -146,7 +144,6 @@ impl DeviceTable {
             forced,
             resets: Resets::default(),
             condition: DeviceCondition::of(&device),
-            vouches: AtomicBool::new(false),
             has_stalled: AtomicBool::new(false),
             troubles: Mutex::default(),
             requests,

@@ -55,7 +55,7 @@ impl Verbs<'_> {
         self.read_own_memory(|| Instant::now() < until);
         let lane = self.table.lane(VISIBLE, self.up.ranks().me);
         if lane.lock().pairing.is_up() {
-            self.table.vouches.store(true, Ordering::Relaxed);
+            self.table.device.vouches.store(true, Ordering::Relaxed);
             self.own_device().store(self.table.device.identity(), Ordering::Release);
         } else {
             log::debug!("writes to this rank end with a read: its device does not reach itself");
@@ -78,7 +78,7 @@ impl Verbs<'_> {
     /// What the device has taken is visible when this returns, if this rank vouches for that. While
     /// the port is down the device takes nothing; what it says of that comes behind the data.
     pub(crate) fn make_visible(self) {
-        if self.table.vouches.load(Ordering::Relaxed) {
+        if self.table.device.vouches.load(Ordering::Relaxed) {
             self.read_own_memory(|| true);
         }
     }
@@ -118,6 +118,6 @@ impl Verbs<'_> {
 impl DeviceTable {
     /// This rank leaves, and hears no news that matters.
     pub(super) fn end_vouching(&self) {
-        self.vouches.store(false, Ordering::Relaxed);
+        self.device.vouches.store(false, Ordering::Relaxed);
     }
 }
