@@ -172,6 +172,29 @@ pub enum GidChoice {
     Address(Ipv6Addr),
 }
 
+/// With what `gaspi_wait` ends the writes that a device carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum WriteEnd {
+    /// With the acknowledgement of the target's device where the target sees to it that no news
+    /// comes before the data; else with a read.
+    #[default]
+    Auto,
+    /// With a read behind the writes.
+    Read,
+    /// With the acknowledgement.
+    Ack,
+}
+
+/// What carries messages between nodes: those of groups and channels, atomics, passive ones.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MessageCarrier {
+    /// The device that carries data, once it can.
+    #[default]
+    Device,
+    /// TCP, whatever carries data.
+    Tcp,
+}
+
 /// Which RDMA device carries data, and how. What is not named is chosen by rule.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceChoice {
@@ -189,10 +212,10 @@ pub struct DeviceChoice {
     pub service_level: u8,
     /// The traffic class of what is sent (GASPI_IB_TRAFFIC_CLASS).
     pub traffic_class: u8,
-    /// Whether a write is done when the peer's device has it (GASPI_IB_WAIT is ack).
-    pub ends_at_ack: bool,
-    /// Whether the device carries messages too, not data alone (GASPI_IB_MESSAGES is device).
-    pub messages: bool,
+    /// When a write is done (GASPI_IB_WAIT).
+    pub write_end: WriteEnd,
+    /// What carries messages (GASPI_IB_MESSAGES).
+    pub messages: MessageCarrier,
     /// How many pairs this rank may have (GASPI_IB_PAIRS); else its share of the device.
     pub pairs: Option<u32>,
     /// Whether devices execute atomic operations, of all ranks (GASPI_ATOMICS is nic).

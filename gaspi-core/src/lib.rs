@@ -82,7 +82,8 @@ pub use bootstrap::{Job, TestProxy, Transport};
 pub use channel::{
     ArenaMemory, Channel, ChannelSpec, Head, Lifetime, Location, Mapped, Reached, SharedData,
 };
-pub use config::{Config, DeviceChoice, GidChoice, Network, QUEUE_MAX, RdmaParams, Topology};
+pub use config::{Config, DeviceChoice, GidChoice, MessageCarrier, Network, QUEUE_MAX};
+pub use config::{RdmaParams, Topology, WriteEnd};
 pub use control::{CallKey, CallKind, GroupCall, PeerSlice, describe_call};
 pub use error::{Error, Result};
 pub use fast_path::FastPath;

@@ -32,4 +32,5 @@
 //! ```
 
 #[doc(inline)]
-pub use gaspi_core::{DeviceChoice, GidChoice, Job, Link, PendingInit, Rank, Runtime, Transport};
+pub use gaspi_core::{DeviceChoice, GidChoice, Job, Link, MessageCarrier, PendingInit, Rank};
+pub use gaspi_core::{Runtime, Transport, WriteEnd};

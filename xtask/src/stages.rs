@@ -306,12 +306,17 @@ fn verbs(context: &Context) -> Result<Count> {
         }
         count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
         if context.full {
-            cargo.env("GASPI_TEST_MESSAGES", "device");
+            cargo.env("GASPI_TEST_MESSAGES", "tcp");
             count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
         }
     }
+    let nodes = ("GASPI_TEST_NODES", "verbs".to_owned());
+    let by_tcp = ("GASPI_IB_MESSAGES", "tcp".to_owned());
     for name in ["c_programs", "faults", "soak"] {
-        count = count + harness(context, name, &[("GASPI_TEST_NODES", "verbs".to_owned())])?;
+        count = count + harness(context, name, std::slice::from_ref(&nodes))?;
+        if context.full {
+            count = count + harness(context, name, &[nodes.clone(), by_tcp.clone()])?;
+        }
     }
     Ok(count)
 }

@@ -9,7 +9,7 @@ use super::job::{Job, Transport};
 use super::launcher;
 use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
-use crate::config::{DeviceChoice, GidChoice};
+use crate::config::{DeviceChoice, GidChoice, MessageCarrier, WriteEnd};
 use crate::error::Result;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -82,14 +82,17 @@ const PAIRS_MAX: u32 = (1 << 24) - 1;
 
 /// GASPI_IBVERBS_LIB, GASPI_ATOMICS, and all GASPI_IB_*.
 fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
-    let ends_at_ack = match variables.text("GASPI_IB_WAIT")?.as_deref() {
-        None | Some("read") => false,
-        Some("ack") => true,
-        Some(other) => return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be ack or read")),
+    let write_end = match variables.text("GASPI_IB_WAIT")?.as_deref() {
+        None | Some("auto") => WriteEnd::Auto,
+        Some("read") => WriteEnd::Read,
+        Some("ack") => WriteEnd::Ack,
+        Some(other) => {
+            return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be auto, ack or read"));
+        }
     };
     let messages = match variables.text("GASPI_IB_MESSAGES")?.as_deref() {
-        None | Some("tcp") => false,
-        Some("device") => true,
+        None | Some("device") => MessageCarrier::Device,
+        Some("tcp") => MessageCarrier::Tcp,
         Some(other) => {
             return wrong(format!("GASPI_IB_MESSAGES is {other:?}; it can be device or tcp"));
         }
@@ -119,7 +122,7 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         pkey: pkey(variables)?,
         service_level: small("GASPI_IB_SL", 0, 15)?.unwrap_or(0),
         traffic_class: small("GASPI_IB_TRAFFIC_CLASS", 0, 255)?.unwrap_or(0),
-        ends_at_ack,
+        write_end,
         messages,
         pairs,
         atomics,

@@ -205,6 +205,14 @@ fn what_is_asked_of_devices_is_read_strictly() {
     assert_eq!(accepted("GASPI_IB_PKEY", "0x8001").pkey, Some(0x8001));
     assert_eq!(accepted("GASPI_IB_SL", "15").service_level, 15);
     assert_eq!(accepted("GASPI_IB_TRAFFIC_CLASS", "104").traffic_class, 104);
+    assert_eq!(accepted("GASPI_IB_PORT", "1").messages, MessageCarrier::Device);
+    assert_eq!(accepted("GASPI_IB_MESSAGES", "device").messages, MessageCarrier::Device);
+    assert_eq!(accepted("GASPI_IB_MESSAGES", "tcp").messages, MessageCarrier::Tcp);
+    assert_eq!(accepted("GASPI_IB_PORT", "1").write_end, WriteEnd::Auto);
+    let ends = [("auto", WriteEnd::Auto), ("read", WriteEnd::Read), ("ack", WriteEnd::Ack)];
+    for (value, end) in ends {
+        assert_eq!(accepted("GASPI_IB_WAIT", value).write_end, end);
+    }
     assert_eq!(accepted("GASPI_IB_PAIRS", "0").pairs, Some(0));
     assert_eq!(accepted("GASPI_IB_PAIRS", "16777215").pairs, Some(16_777_215));
     let wrong = [
@@ -223,7 +231,7 @@ fn what_is_asked_of_devices_is_read_strictly() {
         ("GASPI_IB_PKEY", "0x10000", "0x0001 to 0xffff"),
         ("GASPI_IB_SL", "16", "0 to 15"),
         ("GASPI_IB_TRAFFIC_CLASS", "256", "0 to 255"),
-        ("GASPI_IB_WAIT", "never", "ack or read"),
+        ("GASPI_IB_WAIT", "never", "auto, ack or read"),
         ("GASPI_IB_MESSAGES", "verbs", "device or tcp"),
         ("GASPI_IB_PAIRS", "-1", "not a number"),
         ("GASPI_IB_PAIRS", "16777216", "0 to 16777215"),

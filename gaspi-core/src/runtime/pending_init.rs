@@ -430,6 +430,10 @@ impl PendingInit {
         for rank in inner.ranks.all().filter(|rank| !inner.ranks.is_local(*rank)) {
             inner.ranks.area.remote_joined(rank);
         }
+        if let Some(verbs) = inner.endpoints.verbs(&*inner) {
+            // Before a pair is made, and before ranks of the node know that this one has joined.
+            verbs.prepare_to_vouch();
+        }
         let thread = inner.has_peers().then(|| start_progress(&inner)).transpose()?;
         #[cfg(feature = "test-transports")]
         if inner.endpoints.faults.is_some() {

@@ -124,6 +124,12 @@ impl Upcalls for Inner {
         }
     }
 
+    fn make_visible(&self) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            verbs.make_visible();
+        }
+    }
+
     fn message(&self, peer: Rank, message: Message) {
         match message {
             Message::Group(message) => {

@@ -114,6 +114,10 @@ pub(crate) trait Upcalls: Send + Sync {
     /// News is about to be handled that may speak of what other carriers have brought before it.
     fn catch_up(&self);
 
+    /// News is about to be handled that has come by a socket of another node: what a device has
+    /// taken before is visible then. This one waits, for this rank's own device.
+    fn make_visible(&self);
+
     /// A message has come that nobody answers.
     fn message(&self, peer: Rank, message: Message);
 

@@ -203,4 +203,7 @@ pub(crate) struct PairOffer {
     /// Memory that the receiver may read behind its writes.
     pub(crate) flush_key: u32,
     pub(crate) flush_address: u64,
+    /// Whether an acknowledgement ends a write: no news reaches the sender's program before what
+    /// its device has taken.
+    pub(crate) vouches: bool,
 }

@@ -2,21 +2,29 @@
 
 use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER, exchange};
 use super::*;
-use crate::ranks::{messages_by_device, run_with_prepared};
+use crate::ranks::run_with_prepared;
 use gaspi_mock_card::Fabric;
 
 const CARRIED: &str = "NumberOfRequestsVerbs";
 
-/// Ranks with so many pairs each, beside those of messages.
+/// Ranks with so many pairs each, for data alone.
 fn run_with_pairs(
     (size, pairs): (u32, u32),
     options: &str,
     body: impl Fn(&Runtime, &Fabric) + Sync,
 ) {
-    let of_messages = if messages_by_device() { size - 1 } else { 0 };
-    let pairs = Some(pairs + if pairs > 0 { of_messages } else { 0 });
-    let options = (options, &Config::default());
-    run_with_prepared(size, options, |_| (), |choice| choice.pairs = pairs, body);
+    run_with_budget((size, pairs, MessageCarrier::Tcp), options, body);
+}
+
+fn run_with_budget(
+    (size, pairs, messages): (u32, u32, MessageCarrier),
+    options: &str,
+    body: impl Fn(&Runtime, &Fabric) + Sync,
+) {
+    let ask = |choice: &mut DeviceChoice| {
+        (choice.pairs, choice.messages) = (Some(pairs), messages);
+    };
+    run_with_prepared(size, (options, &Config::default()), |_| (), ask, body);
 }
 
 /// Requests that this rank's device has carried.
@@ -67,10 +75,6 @@ fn a_device_without_pairs_leaves_lanes_to_streams() {
 }
 
 fn a_rank_never_has_more_pairs_than_its_budget() {
-    if messages_by_device() {
-        // Pairs of messages may take the place of others.
-        return;
-    }
     run_with_pairs((3, 1), "", |rt, fabric| {
         make(rt, S0, 8192);
         for round in 1..=100u64 {
@@ -127,9 +131,6 @@ fn a_pair_that_is_given_back_goes_to_a_lane_that_found_none() {
 }
 
 fn a_pair_with_a_rank_that_left_is_given_back() {
-    if messages_by_device() {
-        return;
-    }
     // Rank 1 has both others on another node, and one pair.
     let (paired, used) = (std::sync::Barrier::new(3), std::sync::Barrier::new(2));
     run_with_pairs((3, 1), "", |rt, _| {
@@ -148,6 +149,23 @@ fn a_pair_with_a_rank_that_left_is_given_back() {
         if rt.rank() != Rank(0) {
             used.wait();
         }
+    });
+}
+
+fn messages_leave_half_of_the_pairs_to_data() {
+    // Rank 1 has both others on another node: a pair with each for data, and one for messages.
+    run_with_budget((3, 3, MessageCarrier::Device), "", |rt, fabric| {
+        make(rt, S0, 8192);
+        // Each connection has been used by now, and wants its pair.
+        (0..100).for_each(|_| meet(rt));
+        let all = [Rank(0), Rank(2)];
+        let remote = if rt.rank() == Rank(1) { &all[..] } else { &[Rank(1)] };
+        remote.iter().for_each(|peer| until_by_device(rt, *peer, Q0));
+        meet(rt);
+        let (pairs, shown) = (pairs_of(rt, fabric), rt.pairs().expect("they are counted"));
+        assert!(pairs <= 3, "{pairs} pairs");
+        assert!(shown.messages.is_some_and(|messages| messages <= 1), "{shown:?}");
+        meet(rt);
     });
 }
 
@@ -179,7 +197,8 @@ tests! {
         a_device_without_pairs_leaves_lanes_to_streams,
         a_pair_that_is_given_back_goes_to_a_lane_that_found_none,
         a_pair_with_a_rank_that_left_is_given_back,
-        a_rank_never_has_more_pairs_than_its_budget;
+        a_rank_never_has_more_pairs_than_its_budget,
+        messages_leave_half_of_the_pairs_to_data;
     VERBS:
         without_streams_a_request_above_the_budget_is_an_error;
 }

@@ -2,13 +2,14 @@
 
 use super::verbs::{LARGE, LIMIT_OF_CHANGE, NO_ANSWER, exchange};
 use super::*;
-use crate::ranks::{run_with_devices, run_with_prepared};
+use crate::ranks::{run_with_devices, run_with_prepared, run_without_messages};
 use gaspi_mock_card::Fabric;
 
 /// Two ranks whose devices carry messages.
 fn run_with_messages(body: impl Fn(&Runtime, &Fabric) + Sync) {
     let options = ("", &Config::default());
-    run_with_prepared(2, options, |_| (), |choice| choice.messages = true, body);
+    let by_device = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
+    run_with_prepared(2, options, |_| (), by_device, body);
 }
 
 /// Adds to a word of the other rank until a device has carried the message, or until it was done.
@@ -112,7 +113,7 @@ fn each_error_of_a_completion_costs_a_queue_and_names_the_peer() {
 }
 
 fn a_post_that_the_device_refuses_costs_its_queue_only() {
-    run_with_devices(2, "", |rt, fabric| {
+    run_without_messages(2, "", |rt, fabric| {
         make(rt, S0, 8192);
         exchange(rt, 1);
         for nth in 1..=20 {

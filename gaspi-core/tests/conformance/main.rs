@@ -16,6 +16,7 @@ mod general;
 mod groups;
 mod leaders;
 mod lifecycle;
+mod news;
 mod notifications;
 mod one_sided;
 mod overview;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
         groups::tests(),
         leaders::tests(),
         lifecycle::tests(),
+        news::tests(),
         notifications::tests(),
         one_sided::tests(),
         overview::tests(),

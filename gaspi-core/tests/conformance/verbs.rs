@@ -1,7 +1,7 @@
 //! What only ranks with RDMA devices have: their limits and failures, and when a write is done.
 
 use super::*;
-use crate::ranks::{messages_by_device, run_with_devices, run_with_prepared};
+use crate::ranks::{run_with_devices, run_with_prepared};
 
 /// Bytes in flight both ways on every queue; all of them are checked.
 pub(crate) fn exchange(rt: &Runtime, rounds: u64) {
@@ -110,15 +110,13 @@ fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
 }
 
 fn a_queue_without_a_pair_is_an_error_and_no_hang() {
-    // One pair, which the first queue has, beside that of messages.
-    let pairs = if messages_by_device() { 2 } else { 1 };
-    let options = format!("max_qp={pairs}");
-    let options = (&*options, &Config::default());
+    // One pair, which the first queue has.
+    let options = ("max_qp=1", &Config::default());
     run_with_prepared(
         2,
         options,
         |_| (),
-        |choice| choice.pairs = Some(100),
+        |choice| (choice.pairs, choice.messages) = (Some(100), MessageCarrier::Tcp),
         |rt, _| {
             make(rt, S0, 8192);
             let t = eight(Rank(1 - rt.rank().0));

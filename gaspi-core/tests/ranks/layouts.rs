@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 
 use gaspi_core::twin::Network;
-use gaspi_core::{Job, Rank, Transport};
+use gaspi_core::{Job, MessageCarrier, Rank, Transport};
 use gaspi_mock_card::{Fabric, MockCard, Options};
 use libtest_mimic::{Arguments, Failed, Trial};
 
@@ -101,7 +101,8 @@ impl Nodes {
 
     /// The job of a rank that is a thread of this process.
     pub(crate) fn job(self, id: &str, rank: Rank, size: u32) -> Job {
-        let job = Job::in_process(id, rank, size);
+        let mut job = Job::in_process(id, rank, size);
+        job.device.messages = message_carrier();
         if self == Nodes::One { job } else { job.on_node(self.node(rank)) }
     }
 
@@ -157,6 +158,15 @@ fn seeds(usual: u64) -> std::ops::Range<u64> {
     };
     let first = number("GASPI_TEST_SEED", 1);
     first..first + number("GASPI_TEST_SEEDS", usual)
+}
+
+/// What carries messages, unless a test asks for something else: GASPI_TEST_MESSAGES.
+pub(crate) fn message_carrier() -> MessageCarrier {
+    match std::env::var("GASPI_TEST_MESSAGES").as_deref() {
+        Err(_) | Ok("device") => MessageCarrier::Device,
+        Ok("tcp") => MessageCarrier::Tcp,
+        Ok(other) => panic!("GASPI_TEST_MESSAGES is {other:?}; it takes device or tcp"),
+    }
 }
 
 /// The network of a job over the twin.

@@ -14,7 +14,7 @@ pub(crate) use layouts::{
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};
-use gaspi_core::{Config, DeviceChoice, Job, PendingInit, Rank, Runtime, Timeout};
+use gaspi_core::{Config, DeviceChoice, Job, MessageCarrier, PendingInit, Rank, Runtime, Timeout};
 use gaspi_mock_card::Fabric;
 use gaspi_mock_card::control::Live;
 use std::io::Write;
@@ -233,7 +233,6 @@ fn run_on<T: Send>(
                         job.transport = nodes.transport_of_devices();
                         job.device.library = Some(library.clone());
                         job.device.devices = vec![name];
-                        job.device.messages |= messages_by_device();
                     }
                     let mut joining = match network {
                         Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),
@@ -260,9 +259,15 @@ fn run_on<T: Send>(
     results
 }
 
-/// Whether devices carry messages too in all tests (GASPI_TEST_MESSAGES is device).
-pub(crate) fn messages_by_device() -> bool {
-    std::env::var_os("GASPI_TEST_MESSAGES").is_some_and(|by| by == "device")
+/// Runs `body` on `size` ranks whose devices have these options and leave messages to TCP, where
+/// their pairs would be in the way of what is tested.
+pub(crate) fn run_without_messages<T: Send>(
+    size: u32,
+    options: &str,
+    body: impl Fn(&Runtime, &Fabric) -> T + Sync,
+) -> Vec<T> {
+    let by_tcp = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Tcp;
+    run_with_prepared(size, (options, &Config::default()), |_| (), by_tcp, body)
 }
 
 /// Runs `body` on `size` ranks.

@@ -15,8 +15,10 @@ use std::time::Duration;
 const WORD: usize = 8;
 /// A message of verbs and the answer to it.
 const THERE_AND_BACK: &str = "raw message there and back";
-/// What makes gaspi_wait end with the device's acknowledgement.
-const WAIT: (&str, &str) = ("GASPI_IB_WAIT", "ack");
+/// What makes gaspi_wait end with a read behind the writes, not with the device's acknowledgement:
+/// the second one unless the first one asks for acknowledgements.
+const WAIT: &str = "GASPI_IB_WAIT";
+const BY_TCP: (&str, &str) = ("GASPI_IB_MESSAGES", "tcp");
 
 /// Of a call that only posts a write.
 pub(crate) fn post<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
@@ -47,7 +49,10 @@ pub(crate) fn write<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 
 /// By verbs: as gaspi_wait has it complete.
 fn written<'a>(pair: &'a Pair<'a>, verbs: &'a Verbs<'a>, size: usize) -> Lane<'a> {
-    if std::env::var_os(WAIT.0).is_some_and(|value| value == WAIT.1) {
+    let asked = std::env::var_os(WAIT);
+    let is_asked = |value: &str| asked.as_ref().is_some_and(|asked| asked == value);
+    let by_tcp = std::env::var_os(BY_TCP.0).is_some_and(|value| value == BY_TCP.1);
+    if is_asked("ack") || !is_asked("read") && !by_tcp {
         return verbs_baseline::write_completed(pair, verbs, size)
             .named("raw write and completion");
     }

@@ -1,6 +1,6 @@
 //! What a control page tells of the queue pairs of a rank: written by the rank, read by tools.
 
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The queue pairs of a rank with RDMA devices; written by the rank, read by tools.
 #[repr(C, align(64))]
@@ -14,6 +14,8 @@ pub(crate) struct PairWords {
     pub(crate) messages: AtomicU32,
     /// 0 while there was no pair; else 1, or 2 where messages are to go by the device.
     pub(crate) kind: AtomicU32,
+    /// Names the device by which the rank vouches, for ranks of its node; 0 where it does not.
+    pub(crate) device: AtomicU64,
 }
 
 /// The queue pairs of a rank that has made any with an RDMA device.

@@ -377,8 +377,7 @@ impl Receiver {
         incoming: &mut Incoming,
         end: usize,
     ) -> Result<(), Broken> {
-        // After it was received, before it is handled.
-        tcp.up.catch_up();
+        catch_up(tcp, connection);
         let mut start = 0;
         while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
             start += taken;
@@ -450,7 +449,7 @@ impl Receiver {
         body.advance(here as u64);
         if body.left == 0 {
             self.bulk = true;
-            tcp.up.catch_up();
+            catch_up(tcp, connection);
             tcp.arrived(connection, incoming)?;
             if received > here {
                 self.take_frames(tcp, connection, incoming, received - here)?;
@@ -513,6 +512,14 @@ impl Incoming {
     pub(crate) fn take_completed(&mut self) -> Batch {
         std::mem::take(&mut self.served.completed)
     }
+}
+
+/// After something was received, before it is handled: what it speaks of comes first.
+fn catch_up(tcp: Tcp<'_>, connection: &Connection) {
+    if !connection.local {
+        tcp.up.make_visible();
+    }
+    tcp.up.catch_up();
 }
 
 /// How many bytes to receive at once where the frame behind a payload is expected.

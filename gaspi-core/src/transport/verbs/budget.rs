@@ -2,6 +2,8 @@
 //!
 //! Each end of a pair takes one of them, and gives it back when it is destroyed. A lane that finds
 //! none left goes by the stream. It is tried again after one was given back, not for each request.
+//! Pairs of messages get half of them at most: where devices are wanted for data alone, or many
+//! peers share few pairs, it is data that needs them.
 //!
 //! Invariant: an end exists only while it is counted here.
 
@@ -41,11 +43,22 @@ impl From<String> for NotMade {
     }
 }
 
+/// What a pair is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PairKind {
+    /// A queue, or atomic operations.
+    Data,
+    /// The bytes of connections.
+    Messages,
+}
+
 /// The pairs of a rank.
 #[derive(Debug)]
 pub(super) struct Budget {
     limit: AtomicU32,
+    /// All that are in use, those of messages included.
     used: AtomicU32,
+    of_messages: AtomicU32,
     /// Whether a lane found none left.
     was_short: AtomicBool,
     /// Whether one was given back since somebody looked.
@@ -59,6 +72,7 @@ impl Default for Budget {
         Budget {
             limit: AtomicU32::new(u32::MAX),
             used: AtomicU32::new(0),
+            of_messages: AtomicU32::new(0),
             was_short: none(),
             given_back: none(),
             told: none(),
@@ -71,6 +85,10 @@ impl Budget {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
+    pub(super) fn limit(&self) -> u32 {
+        self.limit.load(Ordering::Relaxed)
+    }
+
     /// Whether there is one left.
     pub(super) fn has_room(&self) -> bool {
         self.used.load(Ordering::Relaxed) < self.limit.load(Ordering::Relaxed)
@@ -80,26 +98,37 @@ impl Budget {
     ///
     /// # Errors
     /// There is none left.
-    pub(super) fn take(&self) -> Result<(), NotMade> {
+    pub(super) fn take(&self, kind: PairKind) -> Result<(), NotMade> {
         let limit = self.limit.load(Ordering::Relaxed);
-        let more = |used| (used < limit).then_some(used + 1);
-        // Relaxed: it counts, and guards no other memory.
-        match self.used.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(()),
-            Err(used) => Err(self.short(format!(
-                "all {used} pairs of a rank's budget are in use; {VARIABLE} sets it"
-            ))),
+        if kind == PairKind::Messages {
+            count_below(&self.of_messages, limit / 2).map_err(|_| {
+                self.short(format!(
+                    "messages have at most half of the {limit} pairs of a rank's budget; \
+                     {VARIABLE} sets it"
+                ))
+            })?;
         }
+        count_below(&self.used, limit).map_err(|used| {
+            if kind == PairKind::Messages {
+                self.of_messages.fetch_sub(1, Ordering::Relaxed);
+            }
+            self.short(format!(
+                "all {used} pairs of a rank's budget are in use; {VARIABLE} sets it"
+            ))
+        })
     }
 
     /// Nothing came of one that was taken.
-    pub(super) fn cancel(&self) {
+    pub(super) fn cancel(&self, kind: PairKind) {
+        if kind == PairKind::Messages {
+            self.of_messages.fetch_sub(1, Ordering::Relaxed);
+        }
         self.used.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// One that was used is free.
-    pub(super) fn give_back(&self) {
-        self.cancel();
+    pub(super) fn give_back(&self, kind: PairKind) {
+        self.cancel(kind);
         self.given_back.store(true, Ordering::Release);
     }
 
@@ -123,8 +152,16 @@ impl Budget {
     }
 }
 
+/// Counts one more, unless there are so many.
+fn count_below(counter: &AtomicU32, limit: u32) -> Result<(), u32> {
+    let more = |used| (used < limit).then_some(used + 1);
+    // Relaxed: it counts, and guards no other memory.
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map(|_| ())
+}
+
 #[cfg(test)]
 mod tests {
+    use super::PairKind::{Data, Messages};
     use super::*;
 
     fn share_of(pairs: u32, queues: u32, pairs_each: u32, sharers: u32) -> u32 {
@@ -148,19 +185,43 @@ mod tests {
     fn what_is_given_back_is_news_where_there_were_too_few() {
         let budget = Budget::default();
         budget.set_limit(2);
-        assert_eq!((budget.take(), budget.take()), (Ok(()), Ok(())));
-        budget.give_back();
+        assert_eq!((budget.take(Data), budget.take(Data)), (Ok(()), Ok(())));
+        budget.give_back(Data);
         assert!(!budget.take_news(), "nobody found none left");
-        assert_eq!(budget.take(), Ok(()));
-        let refused = budget.take().expect_err("two are in use");
+        assert_eq!(budget.take(Data), Ok(()));
+        let refused = budget.take(Data).expect_err("two are in use");
         assert!(refused.scarce && refused.reason.contains("GASPI_IB_PAIRS"), "{refused:?}");
         assert!(!budget.take_news());
-        budget.give_back();
+        budget.give_back(Data);
         assert!(budget.take_news());
         assert!(!budget.take_news(), "it has been looked at");
-        assert_eq!(budget.take(), Ok(()));
+        assert_eq!(budget.take(Data), Ok(()));
         // Where the device did not make it nobody is called again.
-        budget.cancel();
+        budget.cancel(Data);
         assert!(!budget.take_news());
+    }
+    #[test]
+    fn messages_leave_half_of_the_pairs_to_data() {
+        let budget = Budget::default();
+        for (limit, most) in [(0, 0), (1, 0), (2, 1), (5, 2)] {
+            budget.set_limit(limit);
+            for _ in 0..most {
+                assert_eq!(budget.take(Messages), Ok(()));
+            }
+            let refused = budget.take(Messages).expect_err("data needs the rest");
+            assert!(refused.scarce && refused.reason.contains("GASPI_IB_PAIRS"), "{refused:?}");
+            for _ in most..limit {
+                assert_eq!(budget.take(Data), Ok(()));
+            }
+            assert!(budget.take(Data).is_err(), "those of messages count too");
+            (0..most).for_each(|_| budget.give_back(Messages));
+            (most..limit).for_each(|_| budget.give_back(Data));
+        }
+        // One that data has kept from messages is not counted as theirs.
+        budget.set_limit(2);
+        assert_eq!((budget.take(Data), budget.take(Data)), (Ok(()), Ok(())));
+        assert!(budget.take(Messages).is_err());
+        budget.give_back(Data);
+        assert_eq!(budget.take(Messages), Ok(()));
     }
 }

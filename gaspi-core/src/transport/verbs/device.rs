@@ -14,10 +14,10 @@ use super::subnet::HostNetworks;
 use super::work::{
     BATCH, Completion, EndAddress, Local, Outcome, Remote, Timing, check, last_error,
 };
-use crate::config::{DeviceChoice, Network, RdmaParams};
+use crate::config::{DeviceChoice, MessageCarrier, Network, RdmaParams, WriteEnd};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
-use crate::sync::{AtomicU8, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU8, Mutex, Ordering};
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::io;
@@ -83,10 +83,12 @@ pub(crate) struct Device {
     pub(super) handles: Arc<Handles>,
     description: String,
     rows: Vec<PortRow>,
-    ends_at_ack: bool,
-    messages: bool,
+    write_end: WriteEnd,
+    messages: MessageCarrier,
     /// How many pairs were asked for.
     pairs: Option<u32>,
+    /// Whether the rank has what it takes to vouch for it.
+    pub(super) vouches: AtomicBool,
 }
 
 impl super::DeviceTable {
@@ -114,8 +116,9 @@ impl Device {
         handles.atomics = wishes.choice.atomics;
         let handles = Arc::new(handles);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
-        let DeviceChoice { ends_at_ack, messages, pairs, .. } = wishes.choice;
-        Ok(Device { flush_target, handles, description, rows, ends_at_ack, messages, pairs })
+        let DeviceChoice { write_end, messages, pairs, .. } = wishes.choice;
+        let vouches = AtomicBool::new(false);
+        Ok(Device { flush_target, handles, description, rows, write_end, messages, pairs, vouches })
     }
 
     /// So many ranks of this machine use it, this one among them: settles how many pairs it has.
@@ -159,9 +162,14 @@ impl Device {
         (self.flush_target.place(), self.flush_target.scratch())
     }
 
-    /// Whether a write is done when the peer's device has it.
-    pub(super) fn ends_at_ack(&self) -> bool {
-        self.ends_at_ack
+    /// When a write of this rank is done.
+    pub(super) fn write_end(&self) -> WriteEnd {
+        self.write_end
+    }
+
+    /// Its name, which is that of the same device in all processes of the node.
+    pub(super) fn name(&self) -> &str {
+        &self.handles.name
     }
 
     /// Whether it executes atomic operations, as GASPI_ATOMICS asks, and with what they are atomic.
@@ -171,6 +179,10 @@ impl Device {
 
     /// Whether it carries messages too, not data alone.
     pub(super) fn carries_messages(&self) -> bool {
+        self.messages() == MessageCarrier::Device
+    }
+
+    pub(super) fn messages(&self) -> MessageCarrier {
         self.messages
     }
 

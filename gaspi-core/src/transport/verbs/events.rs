@@ -47,13 +47,9 @@ impl DeviceCondition {
 
     /// Whether that is news. A device that has failed stays so.
     fn change(&self, to: Condition) -> bool {
-        let from = self.0.load(Ordering::Relaxed);
-        // One thread changes it.
-        let news = from != to as u8 && from != Condition::Failed as u8;
-        if news {
-            self.0.store(to as u8, Ordering::Relaxed);
-        }
-        news
+        let news = |from| from != to as u8 && from != Condition::Failed as u8;
+        let change = |from| news(from).then_some(to as u8);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
 }
 

@@ -32,6 +32,7 @@ mod scale_tests;
 mod select;
 mod shown;
 mod subnet;
+mod vouching;
 mod work;
 
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
@@ -89,6 +90,9 @@ const STREAM: QueueId = CHANNELS;
 /// The lane of atomic operations, where devices execute them.
 const ATOMICS: QueueId = QueueId(CHANNELS.0 + 1);
 
+/// The lane of this rank with itself by which what its device has taken is made visible.
+const VISIBLE: QueueId = QueueId(ATOMICS.0 + 1);
+
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceArc<Lane>]>;
 
@@ -97,7 +101,7 @@ type Lanes = Box<[OnceArc<Lane>]>;
 pub(crate) struct DeviceTable {
     /// Ends last: everything else belongs to it.
     receives: Mutex<Receives>,
-    lanes: [OnceArc<Lanes>; ATOMICS.0 as usize + 1],
+    lanes: [OnceArc<Lanes>; VISIBLE.0 as usize + 1],
     /// Whose a queue pair is, by its number.
     by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
     ranks: u32,
@@ -134,7 +138,7 @@ impl DeviceTable {
         let receives = Receives::new(&device, device.handles.limits.receives)?;
         Ok(DeviceTable {
             receives: Mutex::new(receives),
-            lanes: [const { OnceArc::new() }; ATOMICS.0 as usize + 1],
+            lanes: [const { OnceArc::new() }; VISIBLE.0 as usize + 1],
             by_number: Mutex::default(),
             ranks,
             forced,

@@ -1,9 +1,8 @@
 //! How two ranks make the two ends of a pair, and end it: a machine without memory of devices.
 //!
-//! Both do the same, in either order, so that it does not matter who begins: each makes its end and
-//! offers it, connects it with what the other one offers, and says so. When both have, each proves
-//! the way by a request that moves nothing. An attempt has a number that both know; whoever hears
-//! of a higher one than his own gives his own up.
+//! Both do the same, in either order: each makes its end and offers it, connects it with what the
+//! other one offers, and says so. When both have, each proves the way by a request that moves
+//! nothing. An attempt has a number that both know: one who hears of a higher one gives up his own.
 //!
 //! A connection that breaks is lost to one of the two, or to both at different moments. Who hears
 //! of that takes its end down and says so on the next connection, ahead of all that follows there:
@@ -347,6 +346,7 @@ mod tests {
                     reads: 1,
                     flush_key: 0,
                     flush_address: 0,
+                    vouches: false,
                 }),
                 Told::Connected(attempt) => self.state.on_connected(attempt),
                 Told::Ended(attempt) => self.state.on_ended(attempt, "told"),

@@ -1,12 +1,12 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
-use super::budget::{NotMade, VARIABLE};
+use super::budget::{NotMade, PairKind, VARIABLE};
 use super::ended::{Ended, Failure};
 use super::lane::{Lane, LaneState};
 use super::pairing::{PairState, Step};
-use super::queue_pair::{BufferShape, QueuePair};
-use super::{ATOMICS, DeviceTable, STREAM, Verbs, select};
+use super::queue_pair::QueuePair;
+use super::{ATOMICS, DeviceTable, STREAM, VISIBLE, Verbs, select};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
@@ -25,7 +25,8 @@ impl Verbs<'_> {
             | Pairing::Ended { queue, .. }
             | Pairing::Lost { queue, .. } => *queue,
         };
-        if queue.index() >= self.table.lanes.len() {
+        let foreign = queue == VISIBLE && peer != self.up.ranks().me;
+        if queue.index() >= self.table.lanes.len() || foreign {
             return;
         }
         if let Pairing::Ended { .. } | Pairing::Lost { .. } = pairing {
@@ -98,6 +99,7 @@ impl Verbs<'_> {
     /// This rank leaves: all pairs of queues go, those of connections remain.
     pub(crate) fn close_queues(self) {
         while self.poll() {}
+        self.table.end_vouching();
         let of_queue = |lane: &&Lane| lane.queue != STREAM;
         self.table.used(None).filter(of_queue).for_each(|lane| self.reset_lane(lane, false));
     }
@@ -151,7 +153,7 @@ impl Verbs<'_> {
         }
     }
 
-    fn reset_lane(self, lane: &Lane, tells: bool) {
+    pub(super) fn reset_lane(self, lane: &Lane, tells: bool) {
         let mut state = lane.lock();
         state.outbox.messages.clear();
         let mut steps = state.pairing.reset(LOST);
@@ -212,12 +214,13 @@ impl Verbs<'_> {
         }
         self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
-            if self.table.forced || lane.queue == ATOMICS {
+            let alone = matches!(lane.queue, ATOMICS | VISIBLE);
+            if alone || self.table.forced && lane.queue != STREAM {
                 state.lose_all(lane.queue, ended);
             } else if reason.contains(VARIABLE) {
                 self.table.warn_of_budget(lane.queue, lane.peer, reason);
             } else {
-                self.table.warn_of_streams(lane.peer, reason);
+                self.table.warn_of_streams(lane.queue, lane.peer, reason);
             }
         }
     }
@@ -235,9 +238,10 @@ impl Verbs<'_> {
                 let device = &self.table.device;
                 let (handles, memory) = (&device.handles, device.flush_memory());
                 let stream = queue == STREAM;
-                let shape = if stream { BufferShape::STREAM } else { BufferShape::SMALL };
-                let pair = QueuePair::new(handles, memory, device.ends_at_ack(), shape)?;
-                let offer = PairOffer { queue, attempt, ..pair.offer() };
+                let kind = if stream { PairKind::Messages } else { PairKind::Data };
+                let pair = QueuePair::new(handles, memory, device.write_end(), kind)?;
+                let vouches = self.vouches();
+                let offer = PairOffer { queue, attempt, vouches, ..pair.offer() };
                 self.table.by_number.lock().insert(offer.number, (queue, peer));
                 state.pair = Some(pair);
                 state.outbox.messages.push_back(Pairing::Offer(offer));
@@ -366,10 +370,11 @@ impl DeviceTable {
         }
     }
 
-    /// Says once that no device carries data to `peer`.
-    pub(super) fn warn_of_streams(&self, peer: Rank, reason: &str) {
+    /// Says once that no device carries what is meant for `peer`.
+    pub(super) fn warn_of_streams(&self, queue: QueueId, peer: Rank, reason: &str) {
         if !std::mem::replace(&mut self.troubles.lock().entry(peer).or_default().told, true) {
-            log::warn!("data to {peer} goes by TCP, not by the RDMA device: {reason}");
+            let what = if queue == STREAM { "what is meant for" } else { "data to" };
+            log::warn!("{what} {peer} goes by TCP, not by the RDMA device: {reason}");
         }
     }
 }
@@ -377,13 +382,15 @@ impl DeviceTable {
 impl DeviceTable {
     /// Says once that there are too few pairs.
     fn warn_of_budget(&self, queue: QueueId, peer: Rank, reason: &str) {
+        let messages = || "messages".to_owned();
+        let what = if queue == STREAM { messages() } else { queue.to_string() };
         if self.device.handles.budget.tells() {
             log::warn!(
-                "{queue} to {peer}, and further ones for which there is no pair, go by TCP, not by \
+                "{what} to {peer}, and further ones for which there is no pair, go by TCP, not by \
                  the RDMA device: {reason}"
             );
         } else {
-            log::debug!("{queue} to {peer} goes by TCP: {reason}");
+            log::debug!("{what} to {peer} by TCP: {reason}");
         }
     }
 }

@@ -1,13 +1,14 @@
 //! One end of a pair: a reliable connection between two devices.
 
 use super::atomics::RESULTS;
-use super::budget::{NotMade, VARIABLE};
+use super::budget::{NotMade, PairKind, VARIABLE};
 use super::device::{Handles, RECEIVE_BYTES, Registration, SENT_ENTRIES, SentQueue};
 use super::post::{POSTING, Poster, part};
 use super::select::{GidEntry, written};
 use super::work::{
     BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
 };
+use crate::config::WriteEnd;
 use crate::ids::QueueId;
 use crate::os::socket::Piece;
 use crate::wire::message::{AtomicOperation, PairOffer};
@@ -35,16 +36,19 @@ struct Buffers {
 
 /// How many buffers there are for messages, and bytes of each.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct BufferShape {
+struct BufferShape {
     count: usize,
     bytes: usize,
 }
 
 impl BufferShape {
-    /// For notifications and refusals.
-    pub(super) const SMALL: BufferShape = BufferShape { count: BUFFERS, bytes: BUFFER_BYTES };
-    /// For the bytes of a connection.
-    pub(super) const STREAM: BufferShape = BufferShape { count: 32, bytes: RECEIVE_BYTES };
+    fn of(kind: PairKind) -> BufferShape {
+        match kind {
+            // Notifications and refusals.
+            PairKind::Data => BufferShape { count: BUFFERS, bytes: BUFFER_BYTES },
+            PairKind::Messages => BufferShape { count: 32, bytes: RECEIVE_BYTES },
+        }
+    }
 }
 
 /// The number in front of the bytes of a connection.
@@ -65,6 +69,8 @@ pub(super) struct QueuePair {
     scratch: Local,
     flush_target: Option<Remote>,
     buffers: Option<Buffers>,
+    kind: PairKind,
+    write_end: WriteEnd,
     shape: BufferShape,
     /// Whether its end is for lanes that found none to try again.
     is_news: bool,
@@ -82,9 +88,9 @@ impl Drop for QueuePair {
         unsafe { (self.handles.library.ibv_destroy_qp)(self.pair.as_ptr()) };
         self.handles.give_back_entries(self.sent, self.entries);
         if self.is_news {
-            self.handles.budget.give_back();
+            self.handles.budget.give_back(self.kind);
         } else {
-            self.handles.budget.cancel();
+            self.handles.budget.cancel(self.kind);
         }
     }
 }
@@ -94,13 +100,13 @@ impl QueuePair {
     pub(super) fn new(
         handles: &Arc<Handles>,
         own_memory: (Remote, Local),
-        ends_at_ack: bool,
-        shape: BufferShape,
+        write_end: WriteEnd,
+        kind: PairKind,
     ) -> Result<QueuePair, NotMade> {
         let gid = handles.present_gid()?;
-        handles.budget.take()?;
-        let made = QueuePair::create(handles, gid, own_memory, (ends_at_ack, shape));
-        let made = made.inspect_err(|_| handles.budget.cancel())?;
+        handles.budget.take(kind)?;
+        let made = QueuePair::create(handles, gid, own_memory, (write_end, kind));
+        let made = made.inspect_err(|_| handles.budget.cancel(kind))?;
         made.initialise()?;
         Ok(made)
     }
@@ -109,7 +115,7 @@ impl QueuePair {
         handles: &Arc<Handles>,
         gid: GidEntry,
         (own_flush_target, scratch): (Remote, Local),
-        (ends_at_ack, shape): (bool, BufferShape),
+        (write_end, kind): (WriteEnd, PairKind),
     ) -> Result<QueuePair, NotMade> {
         let device = handles.limits;
         let entries = device.depth;
@@ -138,7 +144,7 @@ impl QueuePair {
             depth: device.depth,
             inline: room.min(device.inline),
             message: device.message,
-            ends_at_ack,
+            ends_at_ack: write_end == WriteEnd::Ack,
         };
         // SAFETY: made above.
         let first_packet = unsafe { pair.as_ref().qp_num }.wrapping_mul(0x9e37) & 0x00ff_ffff;
@@ -153,7 +159,9 @@ impl QueuePair {
             scratch,
             flush_target: None,
             buffers: None,
-            shape,
+            kind,
+            write_end,
+            shape: BufferShape::of(kind),
             is_news: true,
             handles: Arc::clone(handles),
         })
@@ -202,7 +210,8 @@ impl QueuePair {
         unsafe { self.pair.as_ref().qp_num }
     }
 
-    /// What the peer has to know of it; lane and attempt are up to the caller.
+    /// What the peer has to know of it; lane, attempt and whether this rank vouches are up to the
+    /// caller.
     pub(super) fn offer(&self) -> PairOffer {
         let EndAddress { gid, lid, mtu, reads } = self.handles.address(self.gid);
         PairOffer {
@@ -216,6 +225,7 @@ impl QueuePair {
             reads,
             flush_key: self.own_flush_target.key,
             flush_address: self.own_flush_target.address,
+            vouches: false,
         }
     }
 
@@ -227,6 +237,7 @@ impl QueuePair {
     /// Connects it with the end of the peer.
     pub(super) fn connect(&mut self, offer: &PairOffer) -> Result<(), String> {
         self.flush_target = Some(Remote { address: offer.flush_address, key: offer.flush_key });
+        self.limits.ends_at_ack |= self.write_end == WriteEnd::Auto && offer.vouches;
         let own = self.handles.address(self.gid);
         // SAFETY: plain numbers.
         let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };

@@ -3,11 +3,12 @@
 //! The machine of [`pairing`](super::pairing) and the device are real; what streams would carry is
 //! handed over here. Figures of docs/scale.md are counted by these tests.
 
+use super::budget::PairKind;
 use super::lane::Lane;
 use super::pairing::Step;
-use super::queue_pair::{BufferShape, QueuePair};
+use super::queue_pair::QueuePair;
 use super::*;
-use crate::config::DeviceChoice;
+use crate::config::{DeviceChoice, WriteEnd};
 use crate::fuzzed::live_bytes;
 use crate::ids::{NotificationId, SegmentId};
 use crate::wire::message::{PairOffer, Pairing};
@@ -45,8 +46,8 @@ fn carry_out(table: &DeviceTable, lane: &Lane, state: &mut LaneState, steps: Vec
         let told = match step {
             Step::Offer(attempt) => {
                 let device = &table.device;
-                let shape = BufferShape::SMALL;
-                let pair = QueuePair::new(&device.handles, device.flush_memory(), false, shape);
+                let (memory, kind) = (device.flush_memory(), PairKind::Data);
+                let pair = QueuePair::new(&device.handles, memory, WriteEnd::Read, kind);
                 let pair = pair.expect("an end");
                 table.by_number.lock().insert(pair.number(), (lane.queue, lane.peer));
                 let offer = PairOffer { queue: lane.queue, attempt, ..pair.offer() };

@@ -64,7 +64,8 @@ structs! {
     }
     MemoryKey { device, key, address }
     PairOffer {
-        queue, attempt, number, first_packet, gid, lid, mtu, reads, flush_key, flush_address
+        queue, attempt, number, first_packet, gid, lid, mtu, reads, flush_key, flush_address,
+        vouches
     }
     Announce { group, attempt, incarnation, ranks }
     Put { last, stream, remote, size as Size, notification, value }

@@ -110,6 +110,7 @@ fn connections() -> Vec<Frame> {
             reads: 7,
             flush_key: 8,
             flush_address: 9,
+            vouches: true,
         })),
         pairing(Pairing::Connected { queue: QueueId(1), attempt: 2 }),
         pairing(Pairing::Ended { queue: QueueId(1), attempt: 2, reason: "cut".to_owned() }),

@@ -72,6 +72,7 @@ fn pairing() -> impl Strategy<Value = Pairing> {
                 reads,
                 flush_key,
                 flush_address: u64::from(number) << 32,
+                vouches: number % 2 == 0,
             }),
             1 => Pairing::Connected { queue, attempt },
             2 => Pairing::Ended { queue, attempt, reason },

@@ -1,0 +1,125 @@
+//! News of a write comes behind its data, whichever way it takes, though the write may have ended
+//! with an acknowledgement. The devices place nothing before they have to.
+
+use super::verbs::exchange;
+use super::*;
+use crate::ranks::run_with_prepared;
+use gaspi_mock_card::Fabric;
+
+/// What was acknowledged is held back until a completion or a read forbids that.
+const HELD_BACK: &str = "placement=2";
+const ROUNDS: u64 = 100;
+
+fn run_held_back(
+    size: u32,
+    ask: impl Fn(&mut DeviceChoice) + Sync,
+    body: impl Fn(&Runtime, &Fabric) + Sync,
+) {
+    run_with_prepared(size, (HELD_BACK, &Config::default()), |_| (), ask, body);
+}
+
+/// Whether the calling thread is that of a rank, before there is a rank to ask.
+fn is_thread_of(rank: u32) -> bool {
+    let name = format!("rank {rank}");
+    std::thread::current().name().is_some_and(|own| own.ends_with(&name))
+}
+
+/// A write of `value` to rank 1, and the wait for it.
+fn write_to_one(rt: &Runtime, value: u64) {
+    put_u64(rt, S0, 0, value);
+    rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+    rt.wait(Q0, LIMIT).expect("wait");
+}
+
+fn a_wait_sends_no_read_where_the_target_vouches() {
+    for write_end in [WriteEnd::Auto, WriteEnd::Read, WriteEnd::Ack] {
+        let ask = |choice: &mut DeviceChoice| {
+            (choice.write_end, choice.messages) = (write_end, MessageCarrier::Device);
+        };
+        run_held_back(2, ask, |rt, fabric| {
+            make(rt, S0, 8192);
+            exchange(rt, 2);
+            let device = rt.rank().0.into();
+            let before = fabric.counter(device, "read");
+            exchange(rt, ROUNDS);
+            let reads = fabric.counter(device, "read") - before;
+            // A read of the target's own behind what a socket brings is no wait's.
+            let expected =
+                if write_end == WriteEnd::Read { 2 * ROUNDS..=u64::MAX } else { 0..=ROUNDS };
+            assert!(expected.contains(&reads), "{reads} reads with {write_end:?}");
+            meet(rt);
+        });
+    }
+}
+
+fn news_by_a_socket_comes_behind_the_data() {
+    // What rank 0 says goes by TCP, what it writes by its device.
+    let ask = |choice: &mut DeviceChoice| {
+        choice.messages =
+            if is_thread_of(0) { MessageCarrier::Tcp } else { MessageCarrier::Device };
+    };
+    run_held_back(2, ask, |rt, fabric| {
+        make(rt, S0, 8192);
+        meet(rt);
+        let before = fabric.counter(0, "read");
+        for round in 1..=ROUNDS {
+            if rt.rank() == Rank(0) {
+                write_to_one(rt, round);
+            }
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                assert_eq!(get_u64(rt, S0, 8), round, "a barrier comes behind what was waited for");
+            }
+            meet(rt);
+        }
+        if rt.rank() == Rank(0) {
+            assert_eq!(fabric.counter(0, "read"), before, "rank 1 vouches");
+        }
+        meet(rt);
+    });
+}
+
+fn news_by_shared_memory_comes_behind_the_data() {
+    // Ranks 1 and 3 share memory, each with a device of its own.
+    let ask = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
+    run_held_back(4, ask, |rt, _| {
+        make(rt, S0, 8192);
+        let id = NotificationId(0);
+        let hear = || {
+            rt.notify_waitsome(S0, 0, 1, LIMIT).expect("notified");
+            rt.notify_reset(S0, id).expect("reset");
+        };
+        let tell = |rank| {
+            rt.notify(Rank(rank), S0, id, 1, Q0, LIMIT).expect("notify");
+            rt.wait(Q0, LIMIT).expect("wait");
+        };
+        for round in 1..=ROUNDS {
+            match rt.rank().0 {
+                0 => {
+                    write_to_one(rt, round);
+                    tell(3);
+                    hear();
+                }
+                1 => {
+                    hear();
+                    assert_eq!(get_u64(rt, S0, 8), round, "told by a rank of its node");
+                    tell(0);
+                }
+                3 => {
+                    hear();
+                    tell(1);
+                }
+                _ => {}
+            }
+        }
+        meet(rt);
+    });
+}
+
+tests! {
+    VERBS:
+        a_wait_sends_no_read_where_the_target_vouches,
+        news_by_a_socket_comes_behind_the_data;
+    VERBS_PAIRS:
+        news_by_shared_memory_comes_behind_the_data;
+}
