@@ -329,10 +329,12 @@ fn programs_do_not_see_the_memory_of_channels() {
     run_with(2, &config, |rt| {
         let count = |rt: &Runtime| {
             let get = |counter| rt.statistic_get(counter, 0);
-            // Time and bytes apart, which waiting and frames take.
+            // Time, bytes and messages apart, which waiting and frames take.
             let of_calls = |counter: &u32| {
                 let info = Runtime::statistic_info(*counter).expect("a counter");
-                info.name.starts_with("NumberOf") && !info.name.contains("Barrier")
+                let of_others = ["Barrier", "GroupMessages"];
+                info.name.starts_with("NumberOf")
+                    && !of_others.iter().any(|name| info.name.contains(name))
             };
             (0..rt.statistic_num()).filter(of_calls).map(get).collect::<Vec<_>>()
         };
