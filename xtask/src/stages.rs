@@ -369,13 +369,17 @@ fn doc(context: &Context) -> Result<Count> {
     Ok(examples + cargo_test(context, &mut cargo, &[], &[])?)
 }
 
-/// The test program of gaspi-core that holds the loom models.
+/// The test programs of gaspi-core and gaspi-collectives that hold the loom models.
 const LOOM: &str = "loom";
 
-fn loom(context: &Context) -> Result<Count> {
+fn loom_models() -> Command {
     let mut cargo = workspace::cargo();
-    cargo.args(["test", "--quiet", "-p", "gaspi-core", "--test", LOOM]);
-    cargo_test(context, &mut cargo, &[], &[])
+    cargo.args(["test", "--quiet", "-p", "gaspi-core", "-p", "gaspi-collectives", "--test", LOOM]);
+    cargo
+}
+
+fn loom(context: &Context) -> Result<Count> {
+    cargo_test(context, &mut loom_models(), &[], &[])
 }
 
 /// The models that do not come to their end without a bound on preemptions.
@@ -393,9 +397,8 @@ const THEIR_BOUND: &str = "5";
 /// days.
 fn loom_full(context: &Context) -> Result<Count> {
     let of = |bound: &str, options: &[&str], models: &[&str]| {
-        let mut cargo = workspace::cargo();
+        let mut cargo = loom_models();
         cargo.env("LOOM_MAX_PREEMPTIONS", bound);
-        cargo.args(["test", "--quiet", "-p", "gaspi-core", "--test", LOOM]);
         cargo_test(context, &mut cargo, options, models)
     };
     let mut others = vec!["--exact"];

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use gaspi_core::{
-    Channel, ChannelSpec, Deadline, Error, GroupId, Rank, Result, Runtime, SharedData, Timeout,
+    Channel, ChannelSpec, DataSpec, Deadline, Error, GroupId, Rank, Result, Runtime, SharedData,
+    Timeout,
 };
 
 use super::bucket::{Bucket, BucketEnd};
@@ -16,6 +17,7 @@ use super::fused::Fused;
 use super::handles::Fusions;
 use super::layout::{BucketLayout, Layout};
 use super::memory::BucketMemory;
+use super::stall::Stalls;
 use super::{Options, Order, Tensor};
 use crate::algorithms::Algorithm;
 use crate::checked_request::CheckedRequest;
@@ -319,6 +321,7 @@ pub(super) fn create(
     let deadline = timeout.deadline();
     check(tensors, options)?;
     engine.preferred()?;
+    engine.stall_warning()?;
     let declared = Declaration { group, tensors, options };
     let mut creating = match declared.former(rt)? {
         Some(former) => former,
@@ -356,7 +359,9 @@ fn open(
         || asked.is_some_and(|algorithm| !algorithm.requires_one_node());
     let specs = layout.buckets.iter().map(|bucket| spec(bucket, by_messages, asked));
     let specs: Vec<_> = specs.collect();
-    let open = |timeout: Timeout| rt.channels_open(group, &specs, layout.bytes, timeout);
+    // `check` has found that the tensors can be counted so.
+    let data = DataSpec { bytes: layout.bytes, status_words: declared.tensors.len() as u32 };
+    let open = |timeout: Timeout| rt.channels_open(group, &specs, data, timeout);
     let (channels, data) = engine.meet(deadline, open)?;
     Ok((channels, Some(data)))
 }
@@ -368,7 +373,7 @@ fn assemble(
     layout: &Layout,
     (channels, data): Opened,
 ) -> Result<Arc<Fused>> {
-    let shared = &engine.shared;
+    let (shared, stalls) = (&engine.shared, Stalls::new(engine.stall_warning()?));
     let mut plans: Vec<((u64, DataType), u64, Arc<Plan>)> = Vec::new();
     let mut prepared = Vec::with_capacity(channels.len());
     for (channel, bucket) in channels.into_iter().zip(&layout.buckets) {
@@ -422,6 +427,7 @@ fn assemble(
             buckets,
             waiting: AtomicUsize::new(0),
             data,
+            stalls,
         }
     });
     Ok(fused)

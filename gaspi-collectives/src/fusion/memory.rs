@@ -137,39 +137,55 @@ impl BucketMemory {
         unsafe { Target::new(start, self.bytes as usize) }
     }
 
-    /// The memory for a step, which is not lent.
+    /// Makes memory ready for a step, which is not lent.
     ///
     /// # Errors
     /// [`Error::Memory`]: all of it is lent, and there is no other.
     #[inline]
-    pub(super) fn for_step(&self, rt: &Runtime, step: u64) -> Result<Target<'static>> {
+    pub(super) fn for_step(&self, rt: &Runtime, step: u64) -> Result<()> {
         // Acquire: pairs with the Release in `prepare`.
         if self.ready.load(Ordering::Acquire) != step {
-            self.prepare(rt, step)?;
+            self.prepare(step, || Some(self.another(rt))).transpose()?;
         }
-        Ok(self.of_step(step))
+        Ok(())
     }
 
-    /// Does so for the first thread that comes to a step.
-    fn prepare(&self, rt: &Runtime, step: u64) -> Result<()> {
+    /// Makes memory ready for a step, if there is some that is not lent.
+    #[inline]
+    pub(super) fn has_for_step(&self, step: u64) -> bool {
+        // Acquire: pairs with the Release in `prepare`.
+        self.ready.load(Ordering::Acquire) == step
+            || self.prepare(step, || None).is_some_and(|made| made.is_ok())
+    }
+
+    /// Does so for the first thread that comes to a step. `another` makes memory, or gives none.
+    #[cold]
+    fn prepare(
+        &self,
+        step: u64,
+        another: impl FnOnce() -> Option<Result<Memory>>,
+    ) -> Option<Result<()>> {
         let mut memories = self.memories.lock();
         if self.ready.load(Ordering::Relaxed) == step {
-            return Ok(());
+            return Some(Ok(()));
         }
         let memories = &mut *memories;
         let free = match memories.all.iter().position(Memory::is_free) {
             Some(free) => free,
-            None => {
-                memories.all.push(self.another(rt)?);
-                memories.all.len() - 1
-            }
+            None => match another()? {
+                Ok(memory) => {
+                    memories.all.push(memory);
+                    memories.all.len() - 1
+                }
+                Err(error) => return Some(Err(error)),
+            },
         };
         memories.by_turn[turn(step)] = free;
         // Relaxed: published by the next store.
         self.starts[turn(step)].store(memories.all[free].start, Ordering::Relaxed);
         // Release: who sees the step sees the memory.
         self.ready.store(step, Ordering::Release);
-        Ok(())
+        Some(Ok(()))
     }
 
     fn another(&self, rt: &Runtime) -> Result<Memory> {

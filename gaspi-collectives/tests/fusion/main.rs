@@ -6,6 +6,7 @@ mod ranks;
 
 mod ends;
 mod results;
+mod stall;
 mod sums;
 mod trouble;
 
@@ -15,7 +16,14 @@ use gaspi_core::{GroupId, Runtime};
 use ranks::LIMIT;
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([sums::tests(), results::tests(), ends::tests(), trouble::tests()])
+    stall::keep_warnings();
+    ranks::run_tests([
+        sums::tests(),
+        results::tests(),
+        ends::tests(),
+        stall::tests(),
+        trouble::tests(),
+    ])
 }
 
 const ALL: GroupId = GroupId::ALL;
