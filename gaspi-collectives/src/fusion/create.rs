@@ -413,7 +413,7 @@ fn assemble(
                 plan,
                 arithmetic,
                 countdown: Countdown::new(bucket.tensors.len(), options.contributions),
-                memory: BucketMemory::new(first, plain_bytes),
+                memory: BucketMemory::new(first, plain_bytes, bucket.gaps(&layout.places)),
             }
         });
         let buckets: Box<[Bucket]> = buckets.collect();

@@ -112,11 +112,32 @@ pub(super) struct BucketMemory {
     bytes: u64,
     /// Bytes in the type of the tensors, where another type travels.
     plain_bytes: Option<u64>,
+    /// What lies between tensors: places and lengths. It is summed with them, and so is cleared: a
+    /// NaN or subnormal numbers would cost time, or trap where the program wants that.
+    gaps: Box<[(u64, u64)]>,
+}
+
+/// Clears gaps of a memory that begins at `start`.
+///
+/// # Safety
+/// They lie in memory that nobody else uses yet.
+unsafe fn clear(start: *mut u8, gaps: &[(u64, u64)]) {
+    for (at, bytes) in gaps {
+        // SAFETY: caller's promise.
+        unsafe { start.wrapping_add(*at as usize).write_bytes(0, *bytes as usize) };
+    }
 }
 
 impl BucketMemory {
-    pub(super) fn new(first: Target<'static>, plain_bytes: Option<u64>) -> BucketMemory {
+    pub(super) fn new(
+        first: Target<'static>,
+        plain_bytes: Option<u64>,
+        gaps: Vec<(u64, u64)>,
+    ) -> BucketMemory {
         let start = first.source().start().cast_mut();
+        // SAFETY: checked range: gaps lie between tensors of the bucket. Others read there once
+        // this rank takes part in an all-reduce.
+        unsafe { clear(start, &gaps) };
         let all = vec![Memory::new(start, None)];
         BucketMemory {
             memories: Mutex::new(Memories { all, by_turn: [0; 2], snapshots: Vec::new() }),
@@ -124,6 +145,7 @@ impl BucketMemory {
             starts: [start, start].map(AtomicPtr::new),
             bytes: first.len() as u64,
             plain_bytes,
+            gaps: gaps.into(),
         }
     }
 
@@ -196,6 +218,8 @@ impl BucketMemory {
             }
             other => other,
         })?;
+        // SAFETY: checked range: it has as many bytes as the bucket, and is fresh.
+        unsafe { clear(arena.pointer(), &self.gaps) };
         Ok(Memory::new(arena.pointer(), Some(arena)))
     }
 

@@ -4,6 +4,7 @@
 #[path = "../../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
 
+mod deaths;
 mod ends;
 mod results;
 mod stall;
@@ -20,6 +21,7 @@ fn main() -> std::process::ExitCode {
     ranks::run_tests([
         sums::tests(),
         results::tests(),
+        deaths::tests(),
         ends::tests(),
         stall::tests(),
         trouble::tests(),
