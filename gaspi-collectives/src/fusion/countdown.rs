@@ -97,7 +97,7 @@ impl<R: Word32 + Default, E: Word64 + Default, T: Word64 + Default> Countdown<R,
     ///
     /// # Errors
     /// Why there is none to make.
-    #[inline]
+    #[inline(always)]
     pub fn claim(&self, nth: usize) -> Result<Claim, Refusal> {
         let step = self.ended() + 1;
         let tensor = &self.tensors[nth];
@@ -136,7 +136,7 @@ impl<R: Word32 + Default, E: Word64 + Default, T: Word64 + Default> Countdown<R,
     }
 
     /// Ends a contribution. True for the last one of the bucket: all of them have been written.
-    #[inline]
+    #[inline(always)]
     pub fn finish(&self, nth: usize, claim: Claim) -> bool {
         let now = word(claim.step, claim.contributions);
         // Release: the next contribution to this tensor reads what this one has written.

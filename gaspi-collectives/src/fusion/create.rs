@@ -12,6 +12,7 @@ use gaspi_core::{
 
 use super::bucket::{Bucket, BucketEnd};
 use super::countdown::{CONTRIBUTIONS_MAX, Countdown};
+use super::direct;
 use super::ends::Ends;
 use super::fused::Fused;
 use super::handles::Fusions;
@@ -398,6 +399,8 @@ fn assemble(
         Some(data) => Target::of_shared(&data.own()),
         None => Target::of(&mut []),
     };
+    let own = memory.source().start().addr();
+    let own = own..own + memory.len();
     let fused = Arc::new_cyclic(|fused| {
         let buckets = prepared.into_iter().zip(&layout.buckets).enumerate();
         let buckets = buckets.map(|(index, ((executor, signature, plan, arithmetic), bucket))| {
@@ -428,6 +431,8 @@ fn assemble(
             waiting: AtomicUsize::new(0),
             data,
             stalls,
+            direct: direct::all(layout, own.start),
+            own,
         }
     });
     Ok(fused)

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,6 +11,7 @@ use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout}
 use super::bucket::Bucket;
 use super::countdown::Claim;
 use super::create;
+use super::direct::Direct;
 use super::ends::{Ends, OnEnd};
 use super::layout::{Layout, Place};
 use super::memory::Part;
@@ -49,6 +51,10 @@ pub(crate) struct Fused {
     /// submitted: by tensor the step in which it has been last, without its upper bits.
     pub(super) data: Option<SharedData>,
     pub(super) stalls: Stalls,
+    /// By tensor.
+    pub(super) direct: Box<[Direct]>,
+    /// The addresses of the memory of all buckets.
+    pub(super) own: Range<usize>,
 }
 
 impl fmt::Debug for Fused {
@@ -165,7 +171,8 @@ impl Fused {
     ///
     /// # Safety
     /// `data` is readable for the bytes of the tensor.
-    #[inline]
+    #[cold]
+    #[inline(never)]
     pub(super) unsafe fn try_submit(
         &self,
         tensor: usize,
@@ -222,7 +229,7 @@ impl Fused {
 
     /// Lets the other ranks know that a tensor has been submitted in a step.
     #[inline]
-    fn note_submitted(&self, tensor: usize, step: u64) {
+    pub(super) fn note_submitted(&self, tensor: usize, step: u64) {
         let words = self.data.as_ref().map_or(&[][..], SharedData::own_status);
         if let Some(word) = words.get(tensor) {
             // Relaxed: nothing is read behind it.
@@ -235,9 +242,7 @@ impl Fused {
     /// # Errors
     /// [`Error::Size`]: it overlaps that memory elsewhere.
     fn check_overlap(&self, found: &Found<'_>, from: *const u8) -> Result<bool> {
-        let Some(data) = &self.data else { return Ok(false) };
-        let own = data.own();
-        let (start, end) = (own.as_ptr() as u64, own.as_ptr() as u64 + own.len() as u64);
+        let (start, end) = (self.own.start as u64, self.own.end as u64);
         let (from, bytes) = (from as u64, found.bytes(found.ty));
         if from >= end || from.saturating_add(bytes) <= start {
             return Ok(false);

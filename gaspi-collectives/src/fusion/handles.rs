@@ -109,7 +109,11 @@ pub unsafe fn try_submit(
     // SAFETY: epoch. `free` waits for its end before it drops this.
     let known = unsafe { known.as_ref() }.filter(|known| known.handle == handle)?;
     // SAFETY: the caller's promise.
-    unsafe { known.fused.try_submit(tensor, data, scale) }
+    match unsafe { known.fused.submit_directly(tensor, data, scale) } {
+        // SAFETY: the caller's promise.
+        None => unsafe { known.fused.try_submit(tensor, data, scale) },
+        done => done,
+    }
 }
 
 /// Starts the all-reduce of a bucket that [`try_submit`] has told of.

@@ -12,6 +12,7 @@ mod bucket;
 #[doc(hidden)]
 pub mod countdown;
 mod create;
+mod direct;
 mod ends;
 mod fused;
 #[doc(hidden)]

@@ -1,7 +1,7 @@
 //! State that layers above keep with a rank: values of any type, one of each.
 
 use crate::sync::Mutex;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -14,6 +14,8 @@ pub(super) struct Extensions {
 }
 
 struct Node {
+    /// The type of the value, where no call is needed to ask for it.
+    id: TypeId,
     value: Box<dyn Any + Send + Sync>,
     next: OnceLock<Box<Node>>,
 }
@@ -31,7 +33,8 @@ impl Extensions {
                 let value = Box::new(make());
                 let pointer: *const T = &raw const *value;
                 // Nobody else appends while the lock is held.
-                let _ = end.set(Box::new(Node { value, next: OnceLock::new() }));
+                let id = TypeId::of::<T>();
+                let _ = end.set(Box::new(Node { id, value, next: OnceLock::new() }));
                 // SAFETY: the value stays in its box, and that in the list, as long as `self`
                 // lives.
                 unsafe { &*pointer }
@@ -44,8 +47,10 @@ impl Extensions {
     fn find<T: Any>(&self) -> Result<&T, &OnceLock<Box<Node>>> {
         let mut place = &self.first;
         while let Some(node) = place.get() {
-            if let Some(found) = node.value.downcast_ref() {
-                return Ok(found);
+            if node.id == TypeId::of::<T>() {
+                let value: *const (dyn Any + Send + Sync) = &raw const *node.value;
+                // SAFETY: of this type, and in its box as long as the list.
+                return Ok(unsafe { &*value.cast::<T>() });
             }
             place = &node.next;
         }
