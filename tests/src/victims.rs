@@ -114,8 +114,8 @@ pub struct Enduring {
 }
 
 impl Enduring {
-    /// Starts `job` with these arguments, the rank that suffers, and a file that is there as long as
-    /// it is to go on.
+    /// Starts `job` with these arguments, the rank that suffers, and a file that is there as long
+    /// as it is to go on.
     ///
     /// # Errors
     /// It does not start.

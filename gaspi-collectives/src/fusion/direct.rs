@@ -43,7 +43,7 @@ pub(super) fn all(layout: &Layout, start: usize) -> Box<[Direct]> {
 }
 
 impl Fused {
-    /// Hands a tensor over if that takes a copy at most: otherwise `None`, and nothing has happened.
+    /// Hands a tensor over if that takes a copy at most, else `None`, and nothing has happened.
     /// Gives the bucket of which it was the last contribution, whose all-reduce is to be
     /// [started](Fused::start).
     ///

@@ -217,7 +217,8 @@ mod tests {
                 ChannelSpec { slots, message_bytes, stage_bytes }.rounded().expect("a small one")
             };
             let specs: Vec<ChannelSpec> = sizes.into_iter().map(spec).collect();
-            let all = Parts::many(&specs, DataSpec { bytes: 100, status_words: 7 }, members).expect("they fit");
+            let data = DataSpec { bytes: 100, status_words: 7 };
+            let all = Parts::many(&specs, data, members).expect("they fit");
             for pair in all.parts.windows(2) {
                 let (bytes, words) = (pair[0].layout.bytes(members), pair[0].layout.words());
                 prop_assert!(pair[0].bytes_at + bytes <= pair[1].bytes_at);
