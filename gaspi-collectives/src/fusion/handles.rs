@@ -55,6 +55,7 @@ struct Table {
 }
 
 impl Fusions {
+    #[inline(always)]
     pub(super) fn of(rt: &Runtime) -> &Fusions {
         rt.extension(Fusions::default)
     }

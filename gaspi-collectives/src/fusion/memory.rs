@@ -150,7 +150,7 @@ impl BucketMemory {
     }
 
     /// The memory of a step: the one that is being collected or reduced, or the one before it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of_step(&self, step: u64) -> Target<'static> {
         // Relaxed: who asks has seen the step made ready, or its end.
         let start = self.starts[turn(step)].load(Ordering::Relaxed);
@@ -173,7 +173,7 @@ impl BucketMemory {
     }
 
     /// Makes memory ready for a step, if there is some that is not lent.
-    #[inline]
+    #[inline(always)]
     pub(super) fn has_for_step(&self, step: u64) -> bool {
         // Acquire: pairs with the Release in `prepare`.
         self.ready.load(Ordering::Acquire) == step

@@ -22,10 +22,17 @@ struct Node {
 
 impl Extensions {
     /// The value of this type, made if there is none.
+    #[inline(always)]
     pub(super) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
-        if let Ok(found) = self.find() {
-            return found;
+        match self.find() {
+            Ok(found) => found,
+            Err(_) => self.make(make),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         let _making = self.making.lock();
         match self.find() {
             Ok(found) => found,
@@ -43,7 +50,7 @@ impl Extensions {
     }
 
     /// The value of this type, or the end of the list.
-    #[inline]
+    #[inline(always)]
     fn find<T: Any>(&self) -> Result<&T, &OnceLock<Box<Node>>> {
         let mut place = &self.first;
         while let Some(node) = place.get() {

@@ -12,12 +12,12 @@ mod model;
 mod retired;
 mod sleepers;
 
+use gaspi_core::sync::Word32;
 use gaspi_core::sync::arrival_slot::{ArrivalSlot, Poll};
 use gaspi_core::sync::eventcount::EventCount;
 use gaspi_core::sync::slots::{
     Passive, passive_end, passive_pending, passive_post, passive_taken, peek, set, take,
 };
-use gaspi_core::sync::{Word32, Word64};
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::thread;
