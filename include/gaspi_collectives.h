@@ -798,7 +798,9 @@ gaspi_return_t gaspi_fusion_test(gaspi_fusion_t fusion, gaspi_size_t tensor, voi
                                  int *done);
 
 /**
- * Waits until the step has ended in which a tensor was submitted last, and copies its sum.
+ * Waits until the step has ended in which a tensor was submitted last, and copies its sum. If that
+ * takes GASPI_STALL_WARNING seconds (60), the log says which ranks have not submitted which tensors
+ * of its bucket.
  * @param result  where to; NULL: nothing is copied
  * @return GASPI_SUCCESS; GASPI_TIMEOUT, all goes on; GASPI_ERR_INV_NUM; GASPI_ERROR
  */

@@ -21,6 +21,7 @@ mod memory;
 mod messages;
 mod setup;
 mod spec;
+mod status;
 pub(crate) mod zero_copy;
 
 pub(crate) use crate::transport::posted_receives::HEAD_BYTES;
@@ -29,8 +30,9 @@ pub(crate) use arena::Channels;
 pub use arena_memory::ArenaMemory;
 pub use bundle::SharedData;
 pub use memory::{Location, Mapped, Reached};
-pub use spec::ChannelSpec;
+pub use spec::{ChannelSpec, DataSpec};
 pub(crate) use spec::{describe, describe_many};
+pub use status::StatusRead;
 
 use crate::control::PeerSlice;
 use crate::error::{Error, Result};
@@ -318,6 +320,11 @@ impl Channel {
         }
         self.harmless_failures.store(failures, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// The host of a member.
+    pub fn host(&self, member: usize) -> &str {
+        self.inner.ranks.host_of(self.ranks[member])
     }
 
     /// Whether a member has closed its end: it sends nothing more.

@@ -104,6 +104,10 @@ pub const QUEUE_MAX: u32 = 16;
 /// program.
 pub(crate) const CHANNELS: QueueId = QueueId(QUEUE_MAX as u8);
 
+/// The queue of reads of status words, whose outcome concerns nobody but the reader. The number
+/// between is that of a device's atomics.
+pub(crate) const STATUS: QueueId = QueueId(CHANNELS.0 + 2);
+
 impl Config {
     /// The fields that have limits, with their least and largest values. All ranks agree on them.
     fn limited(&self) -> [(&'static str, u64, u64, u64); 10] {

@@ -320,7 +320,7 @@ impl Runtime {
     /// State that a layer above keeps with this rank: made on first use, one value of each type,
     /// dropped with the rank before that leaves its job. `make` must not ask for extensions itself.
     #[doc(hidden)]
-    #[inline]
+    #[inline(always)]
     pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         self.extensions.get(make)
     }

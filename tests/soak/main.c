@@ -11,13 +11,16 @@
  *  - groups: as die, while all make and delete groups; see groups.c.
  *  - stop: VICTIM is stopped and continued until FILE is gone. Nothing but timeouts comes of it.
  *  - cut: rank VICTIM shuts down one of its TCP connections. Nobody is dead, and all go on.
+ *  - fusion, fusion-exit, fusion-stop: as die, exit and stop, while all sum in fused buffers; see
+ *    fusion.c.
  *  - busy, come-and-go: VICTIM is a number of seconds; see busy.c.
  */
 #include "soak.h"
 
 static int scenario_of(const char *name) {
   static const char *const names[] = {"die", "exit", "threads", "stop", "cut", "busy",
-                                      "come-and-go", "groups"};
+                                      "come-and-go", "groups", "fusion", "fusion-exit",
+                                      "fusion-stop"};
 
   for (unsigned number = 0; number < sizeof names / sizeof names[0]; number++) {
     if (strcmp(name, names[number]) == 0) {
@@ -32,9 +35,10 @@ int main(int argc, char **argv) {
   worker_t *me = &workers[0];
   gaspi_pointer_t start = NULL;
 
-  if (argc < 4 || !scenario_of(argv[1]) || (scenario == STOPPED && argc < 5)) {
-    fprintf(stderr, "usage: soak die|exit|threads|groups|stop|cut|busy|come-and-go SEED VICTIM "
-                    "[FILE]\n");
+  if (argc < 4 || !scenario_of(argv[1]) ||
+      ((scenario == STOPPED || scenario == FUSION_STOP) && argc < 5)) {
+    fprintf(stderr, "usage: soak die|exit|threads|groups|stop|cut|busy|come-and-go|fusion|"
+                    "fusion-exit|fusion-stop SEED VICTIM [FILE]\n");
     return 2;
   }
   seed = strtoull(argv[2], NULL, 10);
@@ -65,6 +69,13 @@ int main(int argc, char **argv) {
       break;
     case GROUPS:
       groups();
+      break;
+    case FUSION:
+    case FUSION_EXIT:
+      fuse();
+      break;
+    case FUSION_STOP:
+      fuse_stopped(argv[4]);
       break;
     default:
       die();

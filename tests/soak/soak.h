@@ -59,7 +59,19 @@ enum { WRITTEN = 0 /* + source */, TAKEN = 16 /* + target */, CUT = 40, STOP = 4
 /* The queue for what is not part of the mix. */
 enum { CONTROL = 7 };
 
-typedef enum { DIE, EXIT, THREADS, STOPPED, CUTTING, BUSY, COME_AND_GO, GROUPS } scenario_t;
+typedef enum {
+  DIE,
+  EXIT,
+  THREADS,
+  STOPPED,
+  CUTTING,
+  BUSY,
+  COME_AND_GO,
+  GROUPS,
+  FUSION,
+  FUSION_EXIT,
+  FUSION_STOP
+} scenario_t;
 
 /* How a piece of the mix ended. */
 typedef enum { FINE, ERROR_SEEN, STATE_SEEN, TOLD } outcome_t;
@@ -141,6 +153,10 @@ void groups(void);
 void stop(const char *file);
 void cut(void);
 void busy(uint64_t seconds);
+
+/* fusion.c */
+void fuse(void);
+void fuse_stopped(const char *file);
 
 /* Calls the library and returns the code. */
 #define CALL(me, call) (begin(me, #call), end(me, (call)))

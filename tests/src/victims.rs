@@ -114,13 +114,14 @@ pub struct Enduring {
 }
 
 impl Enduring {
-    /// Starts `job`, which runs `victim stop`; the rest of its arguments is added.
+    /// Starts `job` with these arguments, the rank that suffers, and a file that is there as long
+    /// as it is to go on.
     ///
     /// # Errors
     /// It does not start.
-    pub fn start(job: Job, ranks: usize, operation: &str, of: usize) -> Result<Enduring> {
+    pub fn start(job: Job, ranks: usize, what: [&str; 2], of: usize) -> Result<Enduring> {
         let go_on = NamedTempFile::new()?.into_temp_path();
-        let job = job.args(["stop", operation]).arg(of.to_string()).arg(&go_on).start()?;
+        let job = job.args(what).arg(of.to_string()).arg(&go_on).start()?;
         job.lines("ready ", ranks)?;
         Ok(Enduring { job, ranks, go_on })
     }

@@ -141,7 +141,7 @@ fn kill_in_init(transport: &str, seed: u64) -> Result<()> {
 fn stop(transport: &str, operation: &str, seed: u64) -> Result<()> {
     let mut seed = Seed::new(seed);
     let (ranks, of) = choose(&mut seed);
-    let job = Enduring::start(job(transport, ranks)?, ranks, operation, of)?;
+    let job = Enduring::start(job(transport, ranks)?, ranks, ["stop", operation], of)?;
     job.stop_and_continue(of, &mut seed)?;
     job.finish()
 }
@@ -184,7 +184,7 @@ fn stop_member(links: &str, seed: u64) -> Result<()> {
     let ranks = [3, 4, 5, 7][dice.below(4) as usize];
     let of = dice.below(ranks as u64) as usize;
     let operations = dice.below(1 << 32).to_string();
-    let job = Enduring::start(members(links, ranks)?, ranks, &operations, of)?;
+    let job = Enduring::start(members(links, ranks)?, ranks, ["stop", &operations], of)?;
     job.stop_and_continue(of, &mut dice)?;
     job.finish()
 }

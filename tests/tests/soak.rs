@@ -34,7 +34,7 @@ struct Series {
     run: fn(&Soak, u64) -> Result<()>,
 }
 
-const SERIES: [Series; 15] = [
+const SERIES: [Series; 21] = [
     // The longest first, beside all others.
     series("busy", "shm", 1, busy),
     series("busy", "tcp", 1, busy),
@@ -51,6 +51,12 @@ const SERIES: [Series; 15] = [
     series("groups", "tcp", 20, die),
     series("stop", "shm", 15, stop),
     series("stop", "tcp", 15, stop),
+    series("fusion", "shm", 20, die),
+    series("fusion", "tcp", 20, die),
+    series("fusion-exit", "shm", 15, exit),
+    series("fusion-exit", "tcp", 15, exit),
+    series("fusion-stop", "shm", 8, stop),
+    series("fusion-stop", "tcp", 8, stop),
 ];
 
 /// Scenarios that take their time whatever the seed.
@@ -104,7 +110,7 @@ fn compile() -> Result<PathBuf> {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("soak");
     let mut command = c_compiler(false);
     command.arg("-I").arg(root().join("include"));
-    for source in ["main", "base", "mix", "die", "groups", "stop", "cut", "busy"] {
+    for source in ["main", "base", "mix", "die", "groups", "stop", "cut", "busy", "fusion"] {
         command.arg(root().join(format!("tests/soak/{source}.c")));
     }
     link(&mut command, &program, Linkage::Shared)?;
@@ -169,7 +175,7 @@ fn exit(soak: &Soak, seed: u64) -> Result<()> {
 fn stop(soak: &Soak, seed: u64) -> Result<()> {
     let mut dice = soak.dice(seed);
     let (job, ranks, of) = soak.job(&mut dice)?;
-    let job = Enduring::start(job, ranks, &seed.to_string(), of)?;
+    let job = Enduring::start(job, ranks, [soak.scenario, &seed.to_string()], of)?;
     job.stop_and_continue(of, &mut dice)?;
     job.finish()
 }

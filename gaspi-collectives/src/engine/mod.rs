@@ -8,6 +8,7 @@ mod operation;
 
 use gaspi_core::sync::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
+use std::env::VarError;
 use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
@@ -30,6 +31,11 @@ pub(crate) use operation::{Operation, Repeat};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
 const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
+/// The variable that says after how many seconds a thread that waits for a bucket of a fused buffer
+/// says what is missing.
+const STALL_WARNING: &str = "GASPI_STALL_WARNING";
+/// The same where the variable is not set.
+const STALL_WARNING_DEFAULT: Duration = Duration::from_secs(60);
 /// Slots for messages between two members of a channel.
 const SLOTS: u32 = 8;
 /// Largest message, where there are few members.
@@ -59,6 +65,22 @@ fn preferred() -> std::result::Result<Option<Algorithm>, String> {
         Err(_) => Ok(None),
         Ok(name) if name.is_empty() => Ok(None),
         Ok(name) => name.parse().map(Some).map_err(|reason| format!("{ALGORITHM}: {reason}")),
+    }
+}
+
+/// What GASPI_STALL_WARNING says: 0 is never.
+fn stall_warning(
+    value: std::result::Result<String, VarError>,
+) -> std::result::Result<Option<Duration>, String> {
+    let text = match value {
+        Err(VarError::NotPresent) => return Ok(Some(STALL_WARNING_DEFAULT)),
+        Err(VarError::NotUnicode(text)) => text.to_string_lossy().into_owned(),
+        Ok(text) if text.is_empty() => return Ok(Some(STALL_WARNING_DEFAULT)),
+        Ok(text) => text,
+    };
+    match text.parse::<u32>() {
+        Ok(seconds) => Ok((seconds > 0).then(|| Duration::from_secs(seconds.into()))),
+        Err(_) => Err(format!("{STALL_WARNING} is {text:?}; it takes seconds, 0 for never")),
     }
 }
 
@@ -95,6 +117,8 @@ pub(crate) struct Engine {
     pub(crate) standard_plans: Mutex<PlanCache<StandardKey>>,
     /// The value of GASPI_COLL_ALGORITHM.
     preferred: std::result::Result<Option<Algorithm>, String>,
+    /// What GASPI_STALL_WARNING says.
+    stall_warning: std::result::Result<Option<Duration>, String>,
     /// The process that made the thread: a forked child has none.
     process: u32,
 }
@@ -106,6 +130,7 @@ impl Engine {
             background: Mutex::default(),
             standard_plans: Mutex::default(),
             preferred: preferred(),
+            stall_warning: stall_warning(std::env::var(STALL_WARNING)),
             process: std::process::id(),
         }
     }
@@ -116,6 +141,14 @@ impl Engine {
     /// [`Error::Environment`] if it names none that exists.
     pub(crate) fn preferred(&self) -> Result<Option<Algorithm>> {
         self.preferred.clone().map_err(|reason| Error::Environment { reason })
+    }
+
+    /// After how long a thread that waits for a bucket says what is missing.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] if GASPI_STALL_WARNING is no number.
+    pub(crate) fn stall_warning(&self) -> Result<Option<Duration>> {
+        self.stall_warning.clone().map_err(|reason| Error::Environment { reason })
     }
 
     pub(crate) fn of(rt: &Runtime) -> &Engine {
@@ -299,5 +332,23 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // Its executors know the list.
         self.active.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stalls_are_told_after_seconds_or_never() {
+        let given = |text: &str| stall_warning(Ok(text.to_owned()));
+        assert_eq!(stall_warning(Err(VarError::NotPresent)), Ok(Some(Duration::from_secs(60))));
+        assert_eq!(given(""), Ok(Some(Duration::from_secs(60))));
+        assert_eq!(given("5"), Ok(Some(Duration::from_secs(5))));
+        assert_eq!(given("0"), Ok(None));
+        for wrong in ["-1", "1.5", "soon", "99999999999"] {
+            let reason = given(wrong).expect_err(wrong);
+            assert!(reason.contains("GASPI_STALL_WARNING") && reason.contains(wrong), "{reason}");
+        }
     }
 }

@@ -78,10 +78,7 @@ impl Bucket {
 
     /// Makes ready the memory of the step that has been claimed.
     pub(super) fn prepare(&self, rt: &Runtime, nth: usize, claim: Claim) -> Result<()> {
-        self.memory
-            .for_step(rt, claim.step)
-            .map(drop)
-            .inspect_err(|_| self.countdown.renounce(nth, claim))
+        self.memory.for_step(rt, claim.step).inspect_err(|_| self.countdown.renounce(nth, claim))
     }
 
     /// Whether other members may use its memory although it has ended.

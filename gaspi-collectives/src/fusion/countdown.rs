@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use gaspi_core::sync::{Word32, Word64};
+
 /// The word of a tensor: the step of its last contribution, how many it has made in it, and
 /// whether a thread is just making one.
 const BUSY: u64 = 1;
@@ -22,16 +24,17 @@ fn word(step: u64, contributions: u64) -> u64 {
 
 /// The right to write a contribution to a tensor's place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Claim {
-    pub(super) step: u64,
+pub struct Claim {
+    /// The step that it belongs to.
+    pub step: u64,
     /// Whether it is the first one to this tensor in this step: it stores, others are added.
-    pub(super) is_first: bool,
+    pub is_first: bool,
     contributions: u64,
 }
 
 /// Why a tensor cannot be submitted now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Refusal {
+pub enum Refusal {
     /// It has been in this step.
     TooOften,
     /// Another thread is just submitting it.
@@ -39,45 +42,54 @@ pub(super) enum Refusal {
 }
 
 /// Which tensors of a bucket have been submitted.
+///
+/// Its words are of three types, so that a model can weaken the orderings of each.
 #[derive(Debug)]
-pub(super) struct Countdown {
+pub struct Countdown<R = AtomicU32, E = AtomicU64, T = AtomicU64> {
     /// Steps that have ended.
-    ended: AtomicU64,
+    ended: E,
     /// Contributions that this step waits for.
-    remaining: AtomicU32,
+    remaining: R,
     /// By tensor of the bucket.
-    tensors: Box<[AtomicU64]>,
+    tensors: Box<[T]>,
     contributions: u64,
 }
 
-impl Countdown {
+impl<R: Word32 + Default, E: Word64 + Default, T: Word64 + Default> Countdown<R, E, T> {
     /// For so many tensors, each of which is submitted `contributions` times in a step. The product
     /// fits into an u32.
-    pub(super) fn new(tensors: usize, contributions: u32) -> Countdown {
-        Countdown {
-            ended: AtomicU64::new(0),
-            remaining: AtomicU32::new(tensors as u32 * contributions),
-            tensors: (0..tensors).map(|_| AtomicU64::new(0)).collect(),
+    pub fn new(tensors: usize, contributions: u32) -> Countdown<R, E, T> {
+        let countdown = Countdown {
+            ended: E::default(),
+            remaining: R::default(),
+            tensors: (0..tensors).map(|_| T::default()).collect(),
             contributions: contributions.into(),
-        }
+        };
+        countdown.remaining.store(countdown.all(), Ordering::Relaxed);
+        countdown
+    }
+
+    /// Contributions of a step.
+    fn all(&self) -> u32 {
+        self.tensors.len() as u32 * self.contributions as u32
     }
 
     /// Steps that have ended.
     #[inline]
-    pub(super) fn ended(&self) -> u64 {
+    pub fn ended(&self) -> u64 {
         // Acquire: the sums are seen; pairs with the Release in `end`.
         self.ended.load(Ordering::Acquire)
     }
 
     /// The step in which a tensor was submitted last, 0 for none.
     #[inline]
-    pub(super) fn submitted(&self, nth: usize) -> u64 {
+    pub fn submitted(&self, nth: usize) -> u64 {
         // Relaxed: who waits for a tensor has submitted it, or has been told so.
         self.tensors[nth].load(Ordering::Relaxed) >> STEP_SHIFT
     }
 
     /// Whether a tensor has all its contributions in this step, or more.
-    pub(super) fn is_complete(&self, nth: usize, step: u64) -> bool {
+    pub fn is_complete(&self, nth: usize, step: u64) -> bool {
         self.tensors[nth].load(Ordering::Relaxed) & !BUSY >= word(step, self.contributions)
     }
 
@@ -85,8 +97,8 @@ impl Countdown {
     ///
     /// # Errors
     /// Why there is none to make.
-    #[inline]
-    pub(super) fn claim(&self, nth: usize) -> Result<Claim, Refusal> {
+    #[inline(always)]
+    pub fn claim(&self, nth: usize) -> Result<Claim, Refusal> {
         let step = self.ended() + 1;
         let tensor = &self.tensors[nth];
         // Relaxed: the exchange looks again.
@@ -102,14 +114,19 @@ impl Countdown {
         let next = word(step, contributions + 1);
         // Acquire: what earlier contributions have written is seen; pairs with the Release in
         // `finish`.
-        let claimed =
-            tensor.compare_exchange(known, next | BUSY, Ordering::Acquire, Ordering::Relaxed);
+        let claimed = tensor.compare_exchange(known, next | BUSY, Ordering::Acquire);
         let claim = Claim { step, is_first: contributions == 0, contributions: contributions + 1 };
         claimed.map(|_| claim).map_err(|_| Refusal::Busy)
     }
 
+    /// Whether a contribution is the last one to its tensor in its step.
+    #[inline]
+    pub fn completes_tensor(&self, claim: Claim) -> bool {
+        claim.contributions == self.contributions
+    }
+
     /// Takes a claim back: nothing has been written.
-    pub(super) fn renounce(&self, nth: usize, claim: Claim) {
+    pub fn renounce(&self, nth: usize, claim: Claim) {
         let before = match claim.contributions - 1 {
             0 => word(claim.step - 1, self.contributions),
             contributions => word(claim.step, contributions),
@@ -119,20 +136,19 @@ impl Countdown {
     }
 
     /// Ends a contribution. True for the last one of the bucket: all of them have been written.
-    #[inline]
-    pub(super) fn finish(&self, nth: usize, claim: Claim) -> bool {
+    #[inline(always)]
+    pub fn finish(&self, nth: usize, claim: Claim) -> bool {
         let now = word(claim.step, claim.contributions);
         // Release: the next contribution to this tensor reads what this one has written.
         self.tensors[nth].store(now, Ordering::Release);
         // AcqRel: the last one sees what all have written.
-        self.remaining.fetch_sub(1, Ordering::AcqRel) == 1
+        self.remaining.fetch_add(u32::MAX, Ordering::AcqRel) == 1
     }
 
     /// The all-reduce has ended: the next step may begin.
-    pub(super) fn end(&self) {
-        let all = self.tensors.len() as u32 * self.contributions as u32;
+    pub fn end(&self) {
         // Relaxed: published by the next store.
-        self.remaining.store(all, Ordering::Relaxed);
+        self.remaining.store(self.all(), Ordering::Relaxed);
         let ended = self.ended.load(Ordering::Relaxed) + 1;
         // Release: sums and countdown are seen by whoever sees the end.
         self.ended.store(ended, Ordering::Release);
@@ -145,7 +161,7 @@ mod tests {
 
     #[test]
     fn one_submit_of_a_step_is_the_last() {
-        let countdown = Countdown::new(3, 1);
+        let countdown: Countdown = Countdown::new(3, 1);
         for step in 1..5 {
             let mut lasts = 0;
             for nth in [2, 0, 1] {
@@ -166,7 +182,7 @@ mod tests {
 
     #[test]
     fn contributions_are_counted_by_tensor() {
-        let countdown = Countdown::new(2, 3);
+        let countdown: Countdown = Countdown::new(2, 3);
         for step in 1..4 {
             for turn in 0..3 {
                 for nth in 0..2 {

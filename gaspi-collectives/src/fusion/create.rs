@@ -6,16 +6,19 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use gaspi_core::{
-    Channel, ChannelSpec, Deadline, Error, GroupId, Rank, Result, Runtime, SharedData, Timeout,
+    Channel, ChannelSpec, DataSpec, Deadline, Error, GroupId, Rank, Result, Runtime, SharedData,
+    Timeout,
 };
 
 use super::bucket::{Bucket, BucketEnd};
 use super::countdown::{CONTRIBUTIONS_MAX, Countdown};
+use super::direct;
 use super::ends::Ends;
 use super::fused::Fused;
 use super::handles::Fusions;
 use super::layout::{BucketLayout, Layout};
 use super::memory::BucketMemory;
+use super::stall::Stalls;
 use super::{Options, Order, Tensor};
 use crate::algorithms::Algorithm;
 use crate::checked_request::CheckedRequest;
@@ -319,6 +322,7 @@ pub(super) fn create(
     let deadline = timeout.deadline();
     check(tensors, options)?;
     engine.preferred()?;
+    engine.stall_warning()?;
     let declared = Declaration { group, tensors, options };
     let mut creating = match declared.former(rt)? {
         Some(former) => former,
@@ -356,7 +360,9 @@ fn open(
         || asked.is_some_and(|algorithm| !algorithm.requires_one_node());
     let specs = layout.buckets.iter().map(|bucket| spec(bucket, by_messages, asked));
     let specs: Vec<_> = specs.collect();
-    let open = |timeout: Timeout| rt.channels_open(group, &specs, layout.bytes, timeout);
+    // `check` has found that the tensors can be counted so.
+    let data = DataSpec { bytes: layout.bytes, status_words: declared.tensors.len() as u32 };
+    let open = |timeout: Timeout| rt.channels_open(group, &specs, data, timeout);
     let (channels, data) = engine.meet(deadline, open)?;
     Ok((channels, Some(data)))
 }
@@ -368,7 +374,7 @@ fn assemble(
     layout: &Layout,
     (channels, data): Opened,
 ) -> Result<Arc<Fused>> {
-    let shared = &engine.shared;
+    let (shared, stalls) = (&engine.shared, Stalls::new(engine.stall_warning()?));
     let mut plans: Vec<((u64, DataType), u64, Arc<Plan>)> = Vec::new();
     let mut prepared = Vec::with_capacity(channels.len());
     for (channel, bucket) in channels.into_iter().zip(&layout.buckets) {
@@ -393,6 +399,8 @@ fn assemble(
         Some(data) => Target::of_shared(&data.own()),
         None => Target::of(&mut []),
     };
+    let own = memory.source().start().addr();
+    let own = own..own + memory.len();
     let fused = Arc::new_cyclic(|fused| {
         let buckets = prepared.into_iter().zip(&layout.buckets).enumerate();
         let buckets = buckets.map(|(index, ((executor, signature, plan, arithmetic), bucket))| {
@@ -408,7 +416,7 @@ fn assemble(
                 plan,
                 arithmetic,
                 countdown: Countdown::new(bucket.tensors.len(), options.contributions),
-                memory: BucketMemory::new(first, plain_bytes),
+                memory: BucketMemory::new(first, plain_bytes, bucket.gaps(&layout.places)),
             }
         });
         let buckets: Box<[Bucket]> = buckets.collect();
@@ -422,6 +430,9 @@ fn assemble(
             buckets,
             waiting: AtomicUsize::new(0),
             data,
+            stalls,
+            direct: direct::all(layout, own.start),
+            own,
         }
     });
     Ok(fused)

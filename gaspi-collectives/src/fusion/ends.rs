@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use gaspi_core::os::event::Wakeup;
 use gaspi_core::sync::{Condvar, Mutex};
@@ -49,6 +49,8 @@ pub(super) struct Ends {
     told: Condvar,
     has_untold: AtomicBool,
     has_failed: AtomicBool,
+    /// How many buckets have ended, in all steps.
+    count: AtomicU64,
 }
 
 impl fmt::Debug for Ends {
@@ -82,13 +84,15 @@ impl Ends {
     /// A bucket has ended. Nothing here waits or calls the program.
     pub(super) fn add(&self, bucket: usize, outcome: &Result<()>) {
         let mut state = self.state.lock();
+        // Relaxed: it orders nothing.
+        self.count.fetch_add(1, Ordering::Relaxed);
         let before = state.is_readable();
         if outcome.is_ok() && !std::mem::replace(&mut state.is_queued[bucket], true) {
             state.ended.push_back(bucket);
         }
         if let Err(error) = outcome {
             state.failure.get_or_insert_with(|| error.clone());
-            // Release: pairs with the Acquire in `failure`.
+            // Release: pairs with the Acquire in `has_failed`.
             self.has_failed.store(true, Ordering::Release);
         }
         state.signal(before);
@@ -97,6 +101,11 @@ impl Ends {
             // Release: pairs with the Acquire in `has_untold`.
             self.has_untold.store(true, Ordering::Release);
         }
+    }
+
+    /// How many buckets have ended, in all steps.
+    pub(super) fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
     }
 
     /// The bucket that ended first of those that were not fetched.
@@ -117,8 +126,14 @@ impl Ends {
     /// What has ended the fused buffer.
     #[inline]
     pub(super) fn failure(&self) -> Option<Error> {
+        self.has_failed().then(|| self.state.lock().failure.clone())?
+    }
+
+    /// Whether something has ended the fused buffer.
+    #[inline]
+    pub(super) fn has_failed(&self) -> bool {
         // Acquire: pairs with the Release in `add`.
-        self.has_failed.load(Ordering::Acquire).then(|| self.state.lock().failure.clone())?
+        self.has_failed.load(Ordering::Acquire)
     }
 
     /// A descriptor that is readable while there is something to fetch.

@@ -2,16 +2,20 @@
 
 use std::cell::Cell;
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout};
 
 use super::bucket::Bucket;
+use super::countdown::Claim;
 use super::create;
+use super::direct::Direct;
 use super::ends::{Ends, OnEnd};
 use super::layout::{Layout, Place};
 use super::memory::Part;
+use super::stall::{Stalls, Subject, Watch};
 use super::{Options, Tensor};
 use crate::datatype::DataType;
 use crate::engine::{Shared, TellsEnds};
@@ -43,8 +47,14 @@ pub(crate) struct Fused {
     pub(super) ends: Ends,
     /// Threads that wait for any bucket.
     pub(super) waiting: AtomicUsize,
-    /// The memory of all buckets.
+    /// The memory of all buckets, and words by which the other ranks find out what this one has
+    /// submitted: by tensor the step in which it has been last, without its upper bits.
     pub(super) data: Option<SharedData>,
+    pub(super) stalls: Stalls,
+    /// By tensor.
+    pub(super) direct: Box<[Direct]>,
+    /// The addresses of the memory of all buckets.
+    pub(super) own: Range<usize>,
 }
 
 impl fmt::Debug for Fused {
@@ -83,6 +93,11 @@ impl Found<'_> {
     /// Its part of what travels.
     pub(super) fn part_of(&self, memory: Target<'static>) -> Target<'static> {
         memory.part(self.place.first * u64::from(self.wire.bytes()), self.bytes(self.wire))
+    }
+
+    /// How what the program has comes to its place.
+    fn stage(&self, scale: f64, write: Write) -> Result<Stage> {
+        Stage::new(self.ty, self.wire, scale, write)
     }
 
     /// The step in which it was submitted last, or the first one.
@@ -141,24 +156,85 @@ impl Fused {
         let is_own_place = self.check_overlap(&found, data)?;
         // SAFETY: the caller's promise.
         let source = unsafe { Source::new(data, found.bytes(found.ty) as usize) };
-        let stage = |write| Stage::new(found.ty, found.wire, scale, write);
-        let store = stage(Write::Store)?;
+        let store = found.stage(scale, Write::Store)?;
         let claim = bucket.claim(nth, tensor)?;
         bucket.prepare(rt, nth, claim)?;
+        if self.write(&found, claim, store, (source, is_own_place), scale)? {
+            self.start(found.place.bucket)?;
+        }
+        Ok(())
+    }
+
+    /// The same without a wait, a lock that buckets share, an error or an allocation: `None`, and
+    /// nothing has happened, where it takes one of them. Otherwise the bucket of which this was the
+    /// last contribution, whose all-reduce is to be [started](Fused::start).
+    ///
+    /// # Safety
+    /// `data` is readable for the bytes of the tensor.
+    #[cold]
+    #[inline(never)]
+    pub(super) unsafe fn try_submit(
+        &self,
+        tensor: usize,
+        data: *const u8,
+        scale: f64,
+    ) -> Option<Option<usize>> {
+        let found = self.find(tensor).ok()??;
+        if data.is_null() || self.ends.has_failed() {
+            return None;
+        }
+        let (bucket, nth) = (found.bucket, found.place.nth);
+        let is_own_place = self.check_overlap(&found, data).ok()?;
+        // SAFETY: the caller's promise.
+        let source = unsafe { Source::new(data, found.bytes(found.ty) as usize) };
+        let store = found.stage(scale, Write::Store).ok()?;
+        let claim = bucket.countdown.claim(nth).ok()?;
+        if !bucket.memory.has_for_step(claim.step) {
+            bucket.countdown.renounce(nth, claim);
+            return None;
+        }
+        let is_last = self.write(&found, claim, store, (source, is_own_place), scale).ok()?;
+        Some(is_last.then_some(found.place.bucket))
+    }
+
+    /// Writes a contribution that has been claimed. True for the last one of the bucket.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]: it cannot be added, and has been renounced.
+    #[inline]
+    fn write(
+        &self,
+        found: &Found<'_>,
+        claim: Claim,
+        store: Stage,
+        (source, is_own_place): (Source<'_>, bool),
+        scale: f64,
+    ) -> Result<bool> {
+        let (bucket, nth) = (found.bucket, found.place.nth);
         let place = found.part_of(bucket.memory.of_step(claim.step));
         if claim.is_first {
             store.run(place, source);
         } else {
             let added = match is_own_place {
-                false => stage(Write::Accumulate(self.options.operation)),
-                true => Err(Error::Unsupported { reason: added_from_place(tensor) }),
+                false => found.stage(scale, Write::Accumulate(self.options.operation)),
+                true => Err(Error::Unsupported { reason: added_from_place(found.tensor) }),
             };
             added.inspect_err(|_| bucket.countdown.renounce(nth, claim))?.run(place, source);
         }
-        if bucket.countdown.finish(nth, claim) {
-            self.start(found.place.bucket)?;
+        if bucket.countdown.completes_tensor(claim) {
+            self.note_submitted(found.tensor, claim.step);
         }
-        Ok(())
+        Ok(bucket.countdown.finish(nth, claim))
+    }
+
+    /// Lets the other ranks know that a tensor has been submitted in a step.
+    #[inline]
+    pub(super) fn note_submitted(&self, tensor: usize, step: u64) {
+        let words = self.data.as_ref().map_or(&[][..], SharedData::own_status);
+        if let Some(word) = words.get(tensor) {
+            // Relaxed: nothing is read behind it.
+            word.store(step as u32, Ordering::Relaxed);
+        }
     }
 
     /// Whether data lies in the tensor's own place in the memory of the buckets.
@@ -166,9 +242,7 @@ impl Fused {
     /// # Errors
     /// [`Error::Size`]: it overlaps that memory elsewhere.
     fn check_overlap(&self, found: &Found<'_>, from: *const u8) -> Result<bool> {
-        let Some(data) = &self.data else { return Ok(false) };
-        let own = data.own();
-        let (start, end) = (own.as_ptr() as u64, own.as_ptr() as u64 + own.len() as u64);
+        let (start, end) = (self.own.start as u64, self.own.end as u64);
         let (from, bytes) = (from as u64, found.bytes(found.ty));
         if from >= end || from.saturating_add(bytes) <= start {
             return Ok(false);
@@ -185,9 +259,10 @@ impl Fused {
         Err(Error::Size { size: bytes, reason })
     }
 
+    /// Starts the all-reduce of a bucket, all contributions to which have been made.
     #[cold]
     #[inline(never)]
-    fn start(&self, bucket: usize) -> Result<()> {
+    pub(super) fn start(&self, bucket: usize) -> Result<()> {
         let started = self.buckets[bucket].start(&self.shared);
         if let Err(error) = &started {
             self.bucket_ended(bucket, &Err(error.clone()));
@@ -258,13 +333,15 @@ impl Fused {
         Fused::may_wait(timeout)?;
         let pending = || self.pending(found);
         let ended = || self.outcome(found, step);
-        self.wait_on(found.bucket, timeout.deadline(), ended, pending).map(|()| step)
+        let watch = Watch::begin(self, Subject::Bucket(found.place.bucket), step);
+        self.wait_on(found.bucket, watch, timeout.deadline(), ended, pending).map(|()| step)
     }
 
-    /// Waits on a bucket, and tells the program of ends meanwhile.
+    /// Waits on a bucket, and tells the program of ends meanwhile, and people of what is missing.
     pub(super) fn wait_on<T>(
         &self,
         bucket: &Bucket,
+        mut watch: Watch<'_>,
         deadline: Deadline,
         mut ended: impl FnMut() -> Option<Result<T>>,
         pending: impl Fn() -> Error,
@@ -273,16 +350,22 @@ impl Fused {
             self.tell();
             let attempt = || match ended() {
                 None if self.ends.has_untold() && !IN_FUNCTION.get() => Some(Ok(None)),
+                None if watch.is_answered() => Some(Ok(None)),
                 other => other.map(|ended| ended.map(Some)),
             };
-            let waited = self.shared.wait_until(&bucket.executor, deadline, attempt, &pending);
+            let limit = watch.limit(deadline);
+            let waited = self.shared.wait_until(&bucket.executor, limit, attempt, &pending);
             match waited {
                 Ok(Some(ended)) => {
                     self.tell();
                     return Ok(ended);
                 }
-                Ok(None) => {}
+                Ok(None) => watch.look(),
+                Err(error) if error.is_timeout() && !deadline.passed() => watch.look(),
                 Err(error) => {
+                    if error.is_timeout() {
+                        watch.look();
+                    }
                     self.tell();
                     return Err(error);
                 }

@@ -35,6 +35,19 @@ pub(super) struct BucketLayout {
 }
 
 impl BucketLayout {
+    /// What lies between its tensors, in bytes that travel: places and lengths. `places` are those
+    /// of the layout.
+    pub(super) fn gaps(&self, places: &[Option<Place>]) -> Vec<(u64, u64)> {
+        let bytes = u64::from(self.wire.bytes());
+        let mut end = 0;
+        let gap = |place: &Place| {
+            let before = std::mem::replace(&mut end, place.first + place.count);
+            (before * bytes, (place.first - before) * bytes)
+        };
+        let places = self.tensors.iter().filter_map(|tensor| places[*tensor].as_ref());
+        places.map(gap).filter(|(_, bytes)| *bytes > 0).collect()
+    }
+
     /// Bytes that travel.
     pub(super) fn bytes(&self) -> u64 {
         self.elements * u64::from(self.wire.bytes())
@@ -203,6 +216,19 @@ mod tests {
                     free = place.first + place.count;
                 }
                 prop_assert_eq!(free, bucket.elements);
+                let gaps = bucket.gaps(&layout.places);
+                let in_gaps: u64 = gaps.iter().map(|(_, bytes)| bytes).sum();
+                let of_tensors: u64 = bucket.tensors.iter().map(|tensor| counts[*tensor]).sum();
+                let wire = u64::from(bucket.wire.bytes());
+                prop_assert_eq!(in_gaps + of_tensors * wire, bucket.bytes());
+                for (at, bytes) in gaps {
+                    let overlaps = |tensor: &usize| {
+                        let place = layout.places[*tensor].expect("it has elements");
+                        let (start, end) = (place.first * wire, (place.first + place.count) * wire);
+                        start < at + bytes && at < end
+                    };
+                    prop_assert!(!bucket.tensors.iter().any(overlaps));
+                }
             }
             prop_assert!(end <= layout.bytes);
             let placed = layout.places.iter().flatten().count();

@@ -112,11 +112,32 @@ pub(super) struct BucketMemory {
     bytes: u64,
     /// Bytes in the type of the tensors, where another type travels.
     plain_bytes: Option<u64>,
+    /// What lies between tensors: places and lengths. It is summed with them, and so is cleared: a
+    /// NaN or subnormal numbers would cost time, or trap where the program wants that.
+    gaps: Box<[(u64, u64)]>,
+}
+
+/// Clears gaps of a memory that begins at `start`.
+///
+/// # Safety
+/// They lie in memory that nobody else uses yet.
+unsafe fn clear(start: *mut u8, gaps: &[(u64, u64)]) {
+    for (at, bytes) in gaps {
+        // SAFETY: caller's promise.
+        unsafe { start.wrapping_add(*at as usize).write_bytes(0, *bytes as usize) };
+    }
 }
 
 impl BucketMemory {
-    pub(super) fn new(first: Target<'static>, plain_bytes: Option<u64>) -> BucketMemory {
+    pub(super) fn new(
+        first: Target<'static>,
+        plain_bytes: Option<u64>,
+        gaps: Vec<(u64, u64)>,
+    ) -> BucketMemory {
         let start = first.source().start().cast_mut();
+        // SAFETY: checked range: gaps lie between tensors of the bucket. Others read there once
+        // this rank takes part in an all-reduce.
+        unsafe { clear(start, &gaps) };
         let all = vec![Memory::new(start, None)];
         BucketMemory {
             memories: Mutex::new(Memories { all, by_turn: [0; 2], snapshots: Vec::new() }),
@@ -124,11 +145,12 @@ impl BucketMemory {
             starts: [start, start].map(AtomicPtr::new),
             bytes: first.len() as u64,
             plain_bytes,
+            gaps: gaps.into(),
         }
     }
 
     /// The memory of a step: the one that is being collected or reduced, or the one before it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of_step(&self, step: u64) -> Target<'static> {
         // Relaxed: who asks has seen the step made ready, or its end.
         let start = self.starts[turn(step)].load(Ordering::Relaxed);
@@ -137,39 +159,55 @@ impl BucketMemory {
         unsafe { Target::new(start, self.bytes as usize) }
     }
 
-    /// The memory for a step, which is not lent.
+    /// Makes memory ready for a step, which is not lent.
     ///
     /// # Errors
     /// [`Error::Memory`]: all of it is lent, and there is no other.
     #[inline]
-    pub(super) fn for_step(&self, rt: &Runtime, step: u64) -> Result<Target<'static>> {
+    pub(super) fn for_step(&self, rt: &Runtime, step: u64) -> Result<()> {
         // Acquire: pairs with the Release in `prepare`.
         if self.ready.load(Ordering::Acquire) != step {
-            self.prepare(rt, step)?;
+            self.prepare(step, || Some(self.another(rt))).transpose()?;
         }
-        Ok(self.of_step(step))
+        Ok(())
     }
 
-    /// Does so for the first thread that comes to a step.
-    fn prepare(&self, rt: &Runtime, step: u64) -> Result<()> {
+    /// Makes memory ready for a step, if there is some that is not lent.
+    #[inline(always)]
+    pub(super) fn has_for_step(&self, step: u64) -> bool {
+        // Acquire: pairs with the Release in `prepare`.
+        self.ready.load(Ordering::Acquire) == step
+            || self.prepare(step, || None).is_some_and(|made| made.is_ok())
+    }
+
+    /// Does so for the first thread that comes to a step. `another` makes memory, or gives none.
+    #[cold]
+    fn prepare(
+        &self,
+        step: u64,
+        another: impl FnOnce() -> Option<Result<Memory>>,
+    ) -> Option<Result<()>> {
         let mut memories = self.memories.lock();
         if self.ready.load(Ordering::Relaxed) == step {
-            return Ok(());
+            return Some(Ok(()));
         }
         let memories = &mut *memories;
         let free = match memories.all.iter().position(Memory::is_free) {
             Some(free) => free,
-            None => {
-                memories.all.push(self.another(rt)?);
-                memories.all.len() - 1
-            }
+            None => match another()? {
+                Ok(memory) => {
+                    memories.all.push(memory);
+                    memories.all.len() - 1
+                }
+                Err(error) => return Some(Err(error)),
+            },
         };
         memories.by_turn[turn(step)] = free;
         // Relaxed: published by the next store.
         self.starts[turn(step)].store(memories.all[free].start, Ordering::Relaxed);
         // Release: who sees the step sees the memory.
         self.ready.store(step, Ordering::Release);
-        Ok(())
+        Some(Ok(()))
     }
 
     fn another(&self, rt: &Runtime) -> Result<Memory> {
@@ -180,6 +218,8 @@ impl BucketMemory {
             }
             other => other,
         })?;
+        // SAFETY: checked range: it has as many bytes as the bucket, and is fresh.
+        unsafe { clear(arena.pointer(), &self.gaps) };
         Ok(Memory::new(arena.pointer(), Some(arena)))
     }
 

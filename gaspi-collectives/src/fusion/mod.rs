@@ -9,18 +9,22 @@
 //! last submit of the next, and never where a result is lent ([`memory`]).
 
 mod bucket;
-mod countdown;
+#[doc(hidden)]
+pub mod countdown;
 mod create;
+mod direct;
 mod ends;
 mod fused;
 #[doc(hidden)]
 pub mod handles;
 mod layout;
 mod memory;
+mod stall;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use gaspi_core::{Error, GroupId, Result, Runtime, Timeout};
 
@@ -31,6 +35,7 @@ use crate::kernel::Target;
 use crate::kernel::stage::{Stage, Write};
 pub use ends::OnEnd;
 use fused::Fused;
+use stall::{Subject, Watch};
 
 /// The threshold of a bucket unless the program sets one.
 const THRESHOLD: u64 = 32 << 10;
@@ -259,7 +264,8 @@ impl<'r> Fusion<'r> {
         let pending =
             || Error::Timeout { pending: format!("a bucket of a fused buffer of {group}") };
         let ended = || fused.ends.fetch().or_else(|| first.check().err().map(Err));
-        let found = fused.wait_on(first, timeout.deadline(), ended, pending);
+        let watch = Watch::begin(fused, Subject::Any, fused.ends.count());
+        let found = fused.wait_on(first, watch, timeout.deadline(), ended, pending);
         fused.waiting.fetch_sub(1, Ordering::Relaxed);
         found
     }
@@ -287,6 +293,13 @@ impl<'r> Fusion<'r> {
     /// Descriptors have run out.
     pub fn descriptor(&self) -> Result<RawFd> {
         self.fused.ends.descriptor()
+    }
+
+    /// Says after another time than that of GASPI_STALL_WARNING what a bucket waits for; `None`:
+    /// never. For tests.
+    #[doc(hidden)]
+    pub fn warn_of_stalls_after(&self, time: Option<Duration>) {
+        self.fused.stalls.set_after(time);
     }
 
     /// Number of buckets.

@@ -105,6 +105,7 @@ impl<'a> Target<'a> {
     }
 
     /// `len` bytes from `offset` on. Panics when they are not all inside.
+    #[inline(always)]
     pub fn part(self, offset: u64, len: u64) -> Target<'a> {
         let (offset, len) = inside(self.len, offset, len);
         // SAFETY: `inside` checked that the offset is not beyond the end of the same memory.
@@ -117,6 +118,7 @@ impl<'a> Target<'a> {
     }
 }
 
+#[inline(always)]
 fn inside(size: usize, offset: u64, len: u64) -> (usize, usize) {
     let end = offset.checked_add(len);
     assert!(
@@ -128,6 +130,7 @@ fn inside(size: usize, offset: u64, len: u64) -> (usize, usize) {
 }
 
 /// Copies all of `src`, which has the length of `dst`.
+#[inline(always)]
 pub fn copy(dst: Target<'_>, src: Source<'_>) {
     assert_eq!(dst.len, src.len, "a copy needs as many bytes as it fills");
     // SAFETY: both are valid for their length by the promise of their makers; `ptr::copy` allows

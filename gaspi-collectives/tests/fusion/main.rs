@@ -4,8 +4,10 @@
 #[path = "../../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
 
+mod deaths;
 mod ends;
 mod results;
+mod stall;
 mod sums;
 mod trouble;
 
@@ -15,7 +17,15 @@ use gaspi_core::{GroupId, Runtime};
 use ranks::LIMIT;
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([sums::tests(), results::tests(), ends::tests(), trouble::tests()])
+    stall::keep_warnings();
+    ranks::run_tests([
+        sums::tests(),
+        results::tests(),
+        deaths::tests(),
+        ends::tests(),
+        stall::tests(),
+        trouble::tests(),
+    ])
 }
 
 const ALL: GroupId = GroupId::ALL;

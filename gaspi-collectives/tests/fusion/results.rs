@@ -21,6 +21,42 @@ fn expected(tensor: usize, step: usize) -> Vec<f32> {
     sum(2, tensor, step, COUNTS[tensor])
 }
 
+/// What lies between tensors is summed with them: it holds nothing that costs time or traps.
+fn what_lies_between_tensors_is_zero() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        let between = |start: *const u8| {
+            // Up to the place of the next tensor, which is aligned to 16 floats.
+            let all = read(start, COUNTS[0].next_multiple_of(16));
+            all[COUNTS[0]..].iter().map(|element| element.to_bits()).collect::<Vec<u32>>()
+        };
+        for _ in 0..3 {
+            // Memory of the arena is used again once all have freed it.
+            let former = create(rt, &floats(&[5000]), &Options::default());
+            submit(&former, 0, &[f32::NAN; 5000]);
+            assert!(wait(&former, 0, 5000).iter().all(|element| element.is_nan()));
+            let lent = former.result(0, LIMIT).expect("a result");
+            submit(&former, 0, &[f32::NAN; 5000]);
+            wait(&former, 0, 5000);
+            former.release(0, lent).expect("it was lent");
+            drop(former);
+            rt.barrier(ALL, LIMIT).expect("barrier");
+            let fusion = one_bucket(rt, None);
+            let first = fusion.tensor_ptr(0).expect("a place");
+            let padding = between(first);
+            assert_eq!(padding, vec![0; padding.len()]);
+            for step in 0..2 {
+                (0..2).for_each(|tensor| submit_step(&fusion, me, tensor, step));
+                assert_eq!(wait(&fusion, 1, COUNTS[1]), expected(1, step));
+                // The second step works in other memory.
+                let lent = fusion.result(0, LIMIT).expect("a result");
+                assert_eq!(lent == first.cast_const(), step == 0);
+                assert_eq!(between(lent), padding);
+            }
+        }
+    });
+}
+
 /// With results of the last step lent or not, the next step works in other memory or the same.
 fn a_sum_stays_while_others_are_submitted_again() {
     ranks::run(2, |rt| {
@@ -140,6 +176,7 @@ fn a_place_serves_for_the_first_contribution_only() {
 
 tests! {
     DEVICES:
+        what_lies_between_tensors_is_zero,
         a_sum_stays_while_others_are_submitted_again,
         a_result_is_released_by_its_tensor_as_often_as_it_was_lent,
         sums_come_back_to_their_places_once_all_is_released,

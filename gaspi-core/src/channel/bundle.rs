@@ -2,7 +2,7 @@
 //! back when its last one is closed.
 
 use super::layout::{Layout, PAGE};
-use super::spec::ChannelSpec;
+use super::spec::{ChannelSpec, DataSpec};
 use super::{Member, counts};
 use crate::config::CHANNELS;
 use crate::control::PeerSlice;
@@ -33,7 +33,9 @@ pub(super) struct Parts {
     pub(super) parts: Vec<Part>,
     /// Memory for data behind them: where it begins, and how much it is.
     pub(super) data_at: u64,
-    pub(super) data_bytes: u64,
+    pub(super) data: DataSpec,
+    /// Where the status words begin, behind the data.
+    pub(super) status_at: u64,
     /// Bytes and words of a member's range.
     pub(super) bytes: u64,
     pub(super) words: u32,
@@ -46,7 +48,8 @@ impl Parts {
         let layout = Layout::new(spec, members);
         let part = Part { spec, layout, bytes_at: 0, words_at: 0 };
         let (bytes, words) = (layout.bytes(remotes), layout.words());
-        Parts { parts: vec![part], data_at: bytes, data_bytes: 0, bytes, words }
+        let data = DataSpec::default();
+        Parts { parts: vec![part], data_at: bytes, data, status_at: bytes, bytes, words }
     }
 
     /// Channels that lie close to each other, and memory for data behind them, at the same places
@@ -54,7 +57,7 @@ impl Parts {
     ///
     /// # Errors
     /// [`Error::Memory`] if they are more than an arena can hold.
-    pub(super) fn many(specs: &[ChannelSpec], data_bytes: u64, members: usize) -> Result<Parts> {
+    pub(super) fn many(specs: &[ChannelSpec], data: DataSpec, members: usize) -> Result<Parts> {
         let too_much = || Error::Memory {
             needed: u64::MAX,
             available: 0,
@@ -70,9 +73,11 @@ impl Parts {
             (bytes, words) = ends.ok_or_else(too_much)?;
         }
         let data_at = bytes.checked_next_multiple_of(PAGE).ok_or_else(too_much)?;
-        let end = data_at.checked_add(data_bytes);
+        let line = |end: u64| end.checked_next_multiple_of(64);
+        let status_at = data_at.checked_add(data.bytes).and_then(line).ok_or_else(too_much)?;
+        let end = status_at.checked_add(data.status_bytes());
         let bytes = end.and_then(|end| end.checked_next_multiple_of(PAGE)).ok_or_else(too_much)?;
-        Ok(Parts { parts, data_at, data_bytes, bytes, words })
+        Ok(Parts { parts, data_at, data, status_at, bytes, words })
     }
 
     /// The others, and the words in which they say that they have closed their end.
@@ -141,18 +146,21 @@ impl Bundle {
 }
 
 /// The data of a bundle: memory that its members on a node have mapped, and that is not given back
-/// before all of them have closed their channels.
+/// before all of them have closed their channels. Behind it lie the status words.
 #[derive(Debug)]
 pub struct SharedData {
-    bundle: Arc<Bundle>,
+    pub(super) bundle: Arc<Bundle>,
     data_at: u64,
     bytes: u64,
+    pub(super) status_at: u64,
+    pub(super) status_words: u32,
 }
 
 impl SharedData {
     pub(super) fn new(bundle: &Arc<Bundle>, all: &Parts) -> SharedData {
-        let (data_at, bytes) = (all.data_at, all.data_bytes);
-        SharedData { bundle: Arc::clone(bundle), data_at, bytes }
+        let DataSpec { bytes, status_words } = all.data;
+        let (data_at, status_at) = (all.data_at, all.status_at);
+        SharedData { bundle: Arc::clone(bundle), data_at, bytes, status_at, status_words }
     }
 
     /// That of this rank, at the start of a page. What is there first is undefined.
@@ -209,7 +217,8 @@ mod tests {
                 ChannelSpec { slots, message_bytes, stage_bytes }.rounded().expect("a small one")
             };
             let specs: Vec<ChannelSpec> = sizes.into_iter().map(spec).collect();
-            let all = Parts::many(&specs, 100, members).expect("they fit");
+            let data = DataSpec { bytes: 100, status_words: 7 };
+            let all = Parts::many(&specs, data, members).expect("they fit");
             for pair in all.parts.windows(2) {
                 let (bytes, words) = (pair[0].layout.bytes(members), pair[0].layout.words());
                 prop_assert!(pair[0].bytes_at + bytes <= pair[1].bytes_at);
@@ -217,7 +226,8 @@ mod tests {
             }
             let last = all.parts.last().expect("some");
             prop_assert!(last.bytes_at + last.layout.bytes(members) <= all.data_at);
-            prop_assert!(all.data_at + 100 <= all.bytes);
+            prop_assert!(all.data_at + 100 <= all.status_at);
+            prop_assert!(all.status_at.is_multiple_of(64) && all.status_at + 28 <= all.bytes);
             prop_assert!(last.words_at + last.layout.words() <= all.words);
         }
     }

@@ -5,7 +5,8 @@
 //! a group, so all of it can be continued after a timeout.
 
 use super::bundle::{Bundle, Parts, SharedData};
-use super::spec::{ChannelSpec, digest};
+use super::spec::{ChannelSpec, DataSpec, digest};
+use super::status::status_words;
 use super::{Channel, Member};
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
@@ -87,6 +88,10 @@ impl Inner {
                     number.store(0, Ordering::Relaxed);
                 }
             }
+            for word in status_words(start.wrapping_add(all.status_at as usize), all.data) {
+                // Relaxed: published by the arrival.
+                word.store(0, Ordering::Relaxed);
+            }
         }
         let writers = all.closers(ranks, call.me(), &reserved);
         self.channels.begin_opening(group, reserved, writers);
@@ -128,8 +133,8 @@ impl Runtime {
 
     /// Opens many channels in one meeting, as [`channel_open`](Runtime::channel_open) opens one.
     /// They lie close to each other: each takes little more than the bytes of its messages and of
-    /// two stages. With them comes memory of `data_bytes` that the members of a node share. All of
-    /// it is given back when the last channel has been closed and the memory dropped, by all.
+    /// two stages. With them comes memory for data, which the members of a node share. All of it is
+    /// given back when the last channel has been closed and the memory dropped, by all.
     ///
     /// # Errors
     /// As [`channel_open`](Runtime::channel_open).
@@ -138,7 +143,7 @@ impl Runtime {
         &self,
         group: GroupId,
         specs: &[ChannelSpec],
-        data_bytes: u64,
+        data: DataSpec,
         timeout: Timeout,
     ) -> Result<(Vec<Channel>, SharedData)> {
         if specs.is_empty() {
@@ -146,8 +151,8 @@ impl Runtime {
             return Err(Error::Number { number: 0, reason });
         }
         let specs = specs.iter().map(|spec| spec.rounded()).collect::<Result<Vec<_>>>()?;
-        let key = key_of(CallKind::ChannelsOpen, digest(&specs, data_bytes));
-        self.open_parts(group, key, timeout, |ranks| Parts::many(&specs, data_bytes, ranks.len()))
+        let key = key_of(CallKind::ChannelsOpen, digest(&specs, data));
+        self.open_parts(group, key, timeout, |ranks| Parts::many(&specs, data, ranks.len()))
     }
 
     /// Opens the channels whose places `layout` gives.

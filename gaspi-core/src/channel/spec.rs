@@ -67,10 +67,27 @@ impl ChannelSpec {
     }
 }
 
+/// Memory that comes with channels that are opened together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct DataSpec {
+    /// Bytes for data, of undefined contents at first.
+    pub bytes: u64,
+    /// Words by which a member tells the others how far it is; 0 at first.
+    pub status_words: u32,
+}
+
+impl DataSpec {
+    /// Bytes of the status words.
+    pub(super) fn status_bytes(self) -> u64 {
+        u64::from(self.status_words) * 4
+    }
+}
+
 /// What has to be the same on all members that open many channels: their number, and a hash.
-pub(super) fn digest(specs: &[ChannelSpec], data_bytes: u64) -> u64 {
+pub(super) fn digest(specs: &[ChannelSpec], data: DataSpec) -> u64 {
     // FNV-1a over the words.
-    let words = specs.iter().map(|spec| spec.details()).chain([data_bytes]);
+    let words =
+        specs.iter().map(|spec| spec.details()).chain([data.bytes, data.status_words.into()]);
     let hash = words.fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| {
         (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
     });

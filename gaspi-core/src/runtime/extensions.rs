@@ -1,7 +1,7 @@
 //! State that layers above keep with a rank: values of any type, one of each.
 
 use crate::sync::Mutex;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::OnceLock;
 
@@ -14,16 +14,25 @@ pub(super) struct Extensions {
 }
 
 struct Node {
+    /// The type of the value, where no call is needed to ask for it.
+    id: TypeId,
     value: Box<dyn Any + Send + Sync>,
     next: OnceLock<Box<Node>>,
 }
 
 impl Extensions {
     /// The value of this type, made if there is none.
+    #[inline(always)]
     pub(super) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
-        if let Ok(found) = self.find() {
-            return found;
+        match self.find() {
+            Ok(found) => found,
+            Err(_) => self.make(make),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
         let _making = self.making.lock();
         match self.find() {
             Ok(found) => found,
@@ -31,7 +40,8 @@ impl Extensions {
                 let value = Box::new(make());
                 let pointer: *const T = &raw const *value;
                 // Nobody else appends while the lock is held.
-                let _ = end.set(Box::new(Node { value, next: OnceLock::new() }));
+                let id = TypeId::of::<T>();
+                let _ = end.set(Box::new(Node { id, value, next: OnceLock::new() }));
                 // SAFETY: the value stays in its box, and that in the list, as long as `self`
                 // lives.
                 unsafe { &*pointer }
@@ -40,12 +50,14 @@ impl Extensions {
     }
 
     /// The value of this type, or the end of the list.
-    #[inline]
+    #[inline(always)]
     fn find<T: Any>(&self) -> Result<&T, &OnceLock<Box<Node>>> {
         let mut place = &self.first;
         while let Some(node) = place.get() {
-            if let Some(found) = node.value.downcast_ref() {
-                return Ok(found);
+            if node.id == TypeId::of::<T>() {
+                let value: *const (dyn Any + Send + Sync) = &raw const *node.value;
+                // SAFETY: of this type, and in its box as long as the list.
+                return Ok(unsafe { &*value.cast::<T>() });
             }
             place = &node.next;
         }

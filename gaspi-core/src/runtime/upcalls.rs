@@ -4,7 +4,7 @@
 
 use super::Inner;
 use crate::bootstrap::Membership;
-use crate::config::CHANNELS;
+use crate::config::{CHANNELS, STATUS};
 use crate::control::handlers::Reaction;
 use crate::ids::{QueueId, Rank};
 use crate::os::process;
@@ -34,7 +34,7 @@ impl Upcalls for Inner {
     fn expects(&self, stream: Stream) -> bool {
         match self.queues.get(stream.queue.index()) {
             Some(queue) => queue.expects(stream.generation),
-            None => stream.queue == CHANNELS,
+            None => matches!(stream.queue, CHANNELS | STATUS),
         }
     }
 
@@ -60,6 +60,10 @@ impl Upcalls for Inner {
         count: u32,
         outcome: Result<(), RequestFailure>,
     ) {
+        if stream.queue == STATUS {
+            // Who reads asks whether it is there; nothing depends on it.
+            return;
+        }
         let lost = match outcome {
             Err(RequestFailure::Lost) => Some(count),
             Err(RequestFailure::LostRun { requests }) => Some(requests),

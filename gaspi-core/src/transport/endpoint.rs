@@ -3,7 +3,7 @@
 //! An [`Endpoint`] is made anew for each request, from the number of the peer: it is a few words
 //! that live in registers. Its [`Carrier`] is matched where something is handed over.
 
-use crate::config::CHANNELS;
+use crate::config::{CHANNELS, STATUS};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::segment::Segment;
@@ -371,6 +371,9 @@ impl Endpoint<'_> {
     pub(crate) fn get(self, stream: Stream, remote: RemoteAddress, to: GetTarget) -> Result<()> {
         match self.carrier {
             Carrier::Stream(table) => table.post_get(self.up, self.peer, stream, remote, to),
+            Carrier::Verbs(..) if stream.queue == STATUS => {
+                self.unwrapped().get(stream, remote, to)
+            }
             Carrier::Verbs(table, under) => {
                 self.verbs(table, under).get(self.peer, stream, remote, to)
             }

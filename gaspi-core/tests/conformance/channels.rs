@@ -7,7 +7,7 @@ use gaspi_core::sync::arrival_slot::Poll;
 use ranks::Barrier;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 const SPEC: ChannelSpec = ChannelSpec { slots: 4, message_bytes: 256, stage_bytes: 512 };
 const HEADER: usize = 64;

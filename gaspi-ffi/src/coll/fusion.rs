@@ -2,7 +2,7 @@
 
 use super::arguments::{algorithm, data_type, operation, read_options, strange_type};
 use crate::error::{Failure, Outcome, boundary};
-use crate::runtime::timeout;
+use crate::runtime::{hold, timeout};
 use crate::types::*;
 use gaspi_collectives::algorithms::Collective;
 use gaspi_collectives::fusion::handles::{self, Handle};
@@ -111,6 +111,16 @@ fn with<T>(
     Ok(handles::with(rt, Handle(fusion), call)?)
 }
 
+/// Starts the all-reduce of a bucket whose last tensor has been submitted inside of an epoch.
+#[cold]
+#[inline(never)]
+fn start(fusion: gaspi_fusion_t, bucket: usize) -> gaspi_return_t {
+    boundary("fusion_submit", || {
+        let held = hold()?;
+        Ok(handles::start(&held, Handle(fusion), bucket)?)
+    })
+}
+
 procedures! {
     /// gaspi_collectives.h: makes a fused buffer.
     fn fusion_create(
@@ -140,7 +150,14 @@ procedures! {
         tensor: gaspi_size_t,
         data: *const c_void,
         scale: f64,
-    ) holding rt {
+    ) try_fast inside {
+        let (handle, tensor) = (Handle(fusion), tensor as usize);
+        // SAFETY: the header asks for as much memory as the tensor has.
+        match unsafe { handles::try_submit(inside, handle, tensor, data.cast(), scale) }? {
+            None => Some(GASPI_SUCCESS),
+            Some(bucket) => Some(start(fusion, bucket)),
+        }
+    } holding rt {
         with(rt, fusion, |fusion| {
             // SAFETY: the header asks for as much memory as the tensor has.
             unsafe { fusion.submit(tensor as usize, data.cast(), scale) }

@@ -99,7 +99,8 @@ fn stop(operation: &str, seed: u64) -> Result<()> {
     let mut seed = Seed::new(seed);
     let (places, of) = choose(&mut seed);
     let hosts = hosts_of(places)?;
-    let job = Enduring::start(job(&hosts, places, &[], None)?, places.len(), operation, of)?;
+    let job =
+        Enduring::start(job(&hosts, places, &[], None)?, places.len(), ["stop", operation], of)?;
     job.stop_and_continue(of, &mut seed)?;
     job.finish()
 }
@@ -110,7 +111,7 @@ fn long_stop() -> Result<()> {
     let places = [0, 1, 1];
     let hosts = hosts_of(&places)?;
     let job = job(&hosts, &places, &[], Some(PATIENCE_S))?;
-    let job = Enduring::start(job, places.len(), "write", 1)?;
+    let job = Enduring::start(job, places.len(), ["stop", "write"], 1)?;
     let process = job.rank(1)?;
     let stopped = Stopped::stop(&process)?;
     std::thread::sleep(Duration::from_secs(2 * PATIENCE_S));

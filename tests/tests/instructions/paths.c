@@ -12,6 +12,8 @@
 #define _GNU_SOURCE
 #include "check.h"
 
+#include <gaspi_collectives.h>
+
 #include <linux/membarrier.h>
 #include <sys/syscall.h>
 
@@ -38,6 +40,11 @@ static double sum;
 static gaspi_segment_id_t segments[ELEMENTS];
 static gaspi_offset_t offsets[ELEMENTS];
 static gaspi_size_t sizes[ELEMENTS];
+/* One bucket of more tensors than are submitted. */
+#define TENSORS (WARM_UP + BATCHES * BATCH + 1)
+static gaspi_fusion_t fusion;
+static gaspi_size_t tensor;
+static double gradient[8];
 #endif
 
 /* What the figures call it, in words, the call as a user writes it, and what it returns. */
@@ -83,7 +90,9 @@ static gaspi_size_t sizes[ELEMENTS];
        gaspi_barrier(alone, GASPI_BLOCK), GASPI_SUCCESS)                                  \
   PATH(allreduce_alone, "gaspi_allreduce, 1 double, a group of this rank only",           \
        gaspi_allreduce(&mine, &sum, 1, GASPI_OP_SUM, GASPI_TYPE_DOUBLE, alone,            \
-                       GASPI_BLOCK), GASPI_SUCCESS)
+                       GASPI_BLOCK), GASPI_SUCCESS)                                       \
+  PATH(fusion_submit, "gaspi_fusion_submit, 8 doubles, not the last of its bucket",       \
+       gaspi_fusion_submit(fusion, tensor++, gradient, 1.0), GASPI_SUCCESS)
 #endif
 
 /*
@@ -116,11 +125,24 @@ static int kernel_fences(void) {
   return offered >= 0 && (offered & needed) == needed;
 }
 
+#ifndef BY_DEVICE
+static void make_fused_buffer(void) {
+  static gaspi_fusion_tensor_t tensors[TENSORS];
+  for (int i = 0; i < TENSORS; i++) {
+    tensors[i] = (gaspi_fusion_tensor_t){8, GASPI_COLL_TYPE_F64, 0};
+  }
+  gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT;
+  options.threshold = sizeof gradient * TENSORS;
+  CHECK_OK(gaspi_fusion_create(tensors, TENSORS, alone, &options, &fusion, LIMIT));
+}
+#endif
+
 static void count_all(void) {
 #ifndef BY_DEVICE
   CHECK_OK(gaspi_group_create(&alone));
   CHECK_OK(gaspi_group_add(alone, my_rank));
   CHECK_OK(gaspi_group_commit(alone, LIMIT));
+  make_fused_buffer();
   CHECK_OK(gaspi_notify(DATA, my_rank, SET, 1, 0, LIMIT));
   for (int i = 0; i < ELEMENTS; i++) {
     segments[i] = DATA;

@@ -8,11 +8,12 @@ use crate::arguments::{FusedStep, Plain, TensorOrder};
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, Segment, micros};
 use crate::library::{Fusions, Options, Tensor, TensorOptions};
-use crate::measure::{Lane, Schedule, interleave, run_together, timed};
+use crate::measure::{Batch, Lane, Measured, Schedule, interleave, run_together, timed};
 use crate::pair::SEGMENT;
 use crate::report::{Layout, Report};
 use crate::row::Row;
 use crate::samples::Samples;
+use crate::system::cpu_time;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
@@ -280,11 +281,35 @@ fn spin(time: Duration) {
     }
 }
 
+/// Times a batch as [`timed`] does, and keeps the microseconds that all threads of this process
+/// have computed for an operation.
+fn timed_with_cpu(
+    batch: Batch,
+    cpu: &Cell<f64>,
+    mut operation: impl FnMut() -> Result<()>,
+) -> Result<f64> {
+    (0..batch.before).try_for_each(|_| operation())?;
+    let begin = cpu_time();
+    let us = timed(Batch { before: 0, ..batch }, operation)?;
+    cpu.set(micros(cpu_time().saturating_sub(begin)) / batch.operations as f64);
+    Ok(us)
+}
+
+/// The processor time of the last batch of another lane.
+fn of_last_batch(cpu: &Cell<f64>) -> Lane<'_> {
+    Lane::new(move |_| Ok(Some(cpu.get())))
+}
+
 /// One all-reduce of all bytes, in a segment, in place.
-fn allreduce<'a>(job: &'a Job, segment: &'a Segment<'_>, elements: usize) -> Result<Lane<'a>> {
+fn allreduce<'a>(
+    job: &'a Job,
+    segment: &'a Segment<'_>,
+    elements: usize,
+    cpu: &'a Cell<f64>,
+) -> Result<Lane<'a>> {
     let procedures = job.extensions.collectives.ok_or_else(|| without(job, "gaspi_coll_*"))?;
     Ok(Lane::new(move |batch| {
-        let us = timed(batch, || {
+        let us = timed_with_cpu(batch, cpu, || {
             let data: *mut c_void = segment.region.address().cast();
             let options = Options::of(None);
             // SAFETY: the segment has so many elements.
@@ -334,12 +359,13 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
     let set_up = set_up(job, procedures, &counts, step)?;
     let segment = job.segment(SEGMENT, bytes)?;
     let gradients = Gradients::new(job, procedures, &counts, step)?;
+    let cpu = [Cell::new(0.0), Cell::new(0.0)];
     let measured = {
         let (mut from, mut to) = (vec![1u8; bytes], vec![0u8; bytes]);
         let gradients = &gradients;
         let exposed = &RefCell::new(Vec::new());
         let mut lanes = vec![
-            allreduce(job, &segment, elements)?,
+            allreduce(job, &segment, elements, &cpu[0])?,
             Lane::new(move |batch| {
                 let us = timed(batch, || {
                     to.copy_from_slice(std::hint::black_box(&from));
@@ -349,9 +375,12 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
                 Ok(Some(us))
             }),
             Lane::new(|batch| {
-                timed(batch, || gradients.step_in_place(Duration::ZERO).map(drop)).map(Some)
+                let step = || gradients.step_in_place(Duration::ZERO).map(drop);
+                timed_with_cpu(batch, &cpu[1], step).map(Some)
             }),
             Lane::new(|batch| timed(batch, || gradients.step_lent()).map(Some)),
+            of_last_batch(&cpu[0]),
+            of_last_batch(&cpu[1]),
         ];
         if !gradients.compute.is_zero() {
             lanes.push(Lane::new(|batch| {
@@ -374,24 +403,33 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
         interleave(job, job.ranks, schedule, &mut lanes, |_| gradients.wrong())?
     };
     let mut rows = vec![Row::new("fusion", "set-up", set_up)];
-    if let [one, copy, in_place, lent, computing @ ..] = &measured.samples[..] {
-        let (one, copy) = (one.median(), copy.median());
-        let row = |variant, samples: &Samples| Row::new("fusion", variant, samples.clone());
-        let in_place = row("in place", in_place).limit("one all-reduce", one);
-        rows.push(in_place.size(bytes).errors(measured.errors));
-        rows.push(row("private, lent", lent).limit("all-reduce + memcpy", one + copy).size(bytes));
-        if let [whole, exposed] = computing {
-            let compute = f64::from(step.compute);
-            let whole = row("with computing", whole);
-            rows.push(whole.limit("computing + all-reduce", compute + one).size(bytes));
-            rows.push(row("exposed", exposed).limit("one all-reduce", one).size(bytes));
-        }
-    }
+    rows.extend(rows_of(&measured, bytes, f64::from(step.compute)));
     if job.rank == 0 {
         rows.iter().try_for_each(|row| report.row(Layout::Latency, row))?;
     }
     gradients.free()?;
     segment.delete()
+}
+
+/// What steps came to, beside what they are compared with.
+fn rows_of(measured: &Measured, bytes: usize, compute_us: f64) -> Vec<Row> {
+    let [one, copy, in_place, lent, cpu_of_one, cpu, computing @ ..] = &measured.samples[..] else {
+        return Vec::new();
+    };
+    let (one, copy, cpu_of_one) = (one.median(), copy.median(), cpu_of_one.median());
+    let row = |variant, samples: &Samples, limit: &str, us: f64| {
+        Row::new("fusion", variant, samples.clone()).limit(limit, us).size(bytes)
+    };
+    let mut rows = vec![
+        row("in place", in_place, "one all-reduce", one).errors(measured.errors),
+        row("private, lent", lent, "all-reduce + memcpy", one + copy),
+        row("CPU, in place", cpu, "CPU of one all-reduce", cpu_of_one),
+    ];
+    if let [whole, exposed] = computing {
+        rows.push(row("with computing", whole, "computing + all-reduce", compute_us + one));
+        rows.push(row("exposed", exposed, "one all-reduce", one));
+    }
+    rows
 }
 
 fn schedule(plain: &Plain, bytes: usize) -> Schedule {

@@ -127,3 +127,12 @@ pub(crate) unsafe fn unmap(address: *mut u8, size: usize) {
     // SAFETY: by the contract of this function.
     unsafe { libc::munmap(address.cast(), size) };
 }
+
+/// The time that all threads of this process have computed.
+pub(crate) fn cpu_time() -> Duration {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: kernel writes within.
+    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
+    seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}

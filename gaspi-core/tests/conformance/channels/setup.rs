@@ -116,13 +116,15 @@ fn many_specs() -> Vec<ChannelSpec> {
     (0..40).map(spec).collect()
 }
 
+const DATA: DataSpec = DataSpec { bytes: 100, status_words: 70 };
+
 fn many_channels_open_at_once_and_do_not_disturb_each_other() {
     for size in [1, 2, 4] {
         run(size, |rt| {
             let mut places = BTreeSet::new();
             for round in 0..30u64 {
                 let specs = many_specs();
-                let opened = rt.channels_open(GroupId::ALL, &specs, 100, LIMIT);
+                let opened = rt.channels_open(GroupId::ALL, &specs, DATA, LIMIT);
                 let (mut channels, data) = opened.expect("many");
                 fill(&data.own(), &[channels[0].me() as u8; 100]);
                 for (channel, spec) in channels.iter().zip(&specs) {
@@ -169,13 +171,54 @@ fn all_hear_of_members_that_open_other_channels() {
         if rt.rank() == Rank(2) {
             specs[17].slots += 1;
         }
-        let opened = rt.channels_open(GroupId::ALL, &specs, 0, LIMIT);
+        let opened = rt.channels_open(GroupId::ALL, &specs, DATA, LIMIT);
         let Err(Error::Mismatch { difference, .. }) = opened else { panic!("{opened:?}") };
         assert!(difference.contains("40 channels"), "{difference}");
-        let opened = rt.channels_open(new_group(rt), &many_specs(), 0, LIMIT);
+        let opened = rt.channels_open(new_group(rt), &many_specs(), DATA, LIMIT);
         let (channels, _) = opened.expect("many");
         exchange(&channels[3], 0..10);
         meet(rt);
+    });
+}
+
+/// Members of other nodes read them too, while their owner makes no call of the library.
+fn status_words_are_read_by_all_while_their_owner_computes() {
+    const SIZE: usize = 4;
+    let (told, seen) = (Barrier::new(SIZE), Barrier::new(SIZE));
+    run(SIZE as u32, |rt| {
+        for round in 1..5u32 {
+            let opened = rt.channels_open(GroupId::ALL, &many_specs()[..2], DATA, LIMIT);
+            let (channels, data) = opened.expect("channels");
+            let (me, own) = (channels[0].me(), data.own_status());
+            assert_eq!(own.len(), 70);
+            let all = |words: &[AtomicU32]| -> Vec<u32> {
+                words.iter().map(|word| word.load(Ordering::Relaxed)).collect()
+            };
+            assert_eq!(all(own), [0; 70], "of a former use");
+            let value = |member: usize, word: usize| round << 16 | (member * 100 + word) as u32;
+            for (index, word) in own.iter().enumerate() {
+                word.store(value(me, index), Ordering::Relaxed);
+            }
+            told.wait();
+            if me == round as usize % SIZE {
+                // Others read its words meanwhile: it makes no call before they have.
+                seen.wait();
+                meet(rt);
+                continue;
+            }
+            for member in 0..SIZE {
+                let expected: Vec<u32> = (5..60).map(|word| value(member, word)).collect();
+                let mapped = data.status_of(member).map(|words| all(&words[5..60]));
+                assert_eq!(mapped.is_some(), channels[0].is_local(member));
+                let found = mapped.unwrap_or_else(|| {
+                    let read = data.read_status(member, 5..60).expect("it lives");
+                    until(&channels[0], || read.words().map(all)).expect("answered")
+                });
+                assert_eq!(found, expected);
+            }
+            seen.wait();
+            meet(rt);
+        }
     });
 }
 
@@ -336,6 +379,7 @@ tests! {
         memory_that_a_member_may_still_write_to_is_not_used_again,
         many_channels_open_at_once_and_do_not_disturb_each_other,
         all_hear_of_members_that_open_other_channels,
+        status_words_are_read_by_all_while_their_owner_computes,
         memory_of_the_arena_is_mapped_by_the_members_of_the_node,
         a_member_that_has_closed_its_end_is_told_from_one_that_is_late,
         a_member_that_dies_is_named_by_open_and_by_check,
