@@ -41,7 +41,7 @@ pub use gaspi_collectives::algorithms::{Algorithm, Collective};
 pub use gaspi_collectives::fusion;
 #[doc(inline)]
 pub use gaspi_collectives::{
-    Blocks, Combination, DataType, Element, NotStarted, Operand, Operation, Prepared, Reduce,
+    Blocks, Combination, DataType, Element, Mode, NotStarted, Operand, Operation, Prepared, Reduce,
     Reducer, ReductionFailed, Request, Scope, Started, TypedRequest, UserReduce, allreduce,
     allreduce_in_place, allreduce_slice, allreduce_user, bf16, f16, prepare, prepare_raw, run,
     scope, start, start_raw,
