@@ -286,7 +286,7 @@ fn allreduce<'a>(job: &'a Job, segment: &'a Segment<'_>, elements: usize) -> Res
     Ok(Lane::new(move |batch| {
         let us = timed(batch, || {
             let data: *mut c_void = segment.region.address().cast();
-            let options = Options::of(None);
+            let options = Options::of(None, 0);
             // SAFETY: the segment has so many elements.
             let status = unsafe {
                 (procedures.allreduce)(
