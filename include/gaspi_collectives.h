@@ -21,7 +21,7 @@
  *
  * 1000: gaspi_error_detail
  * 1001: gaspi_coll_*
- * 1002: gaspi_fusion_*, gaspi_coll_broadcast_list
+ * 1002: gaspi_fusion_*, gaspi_coll_broadcast_list, modes
  */
 #define GASPI_COLLECTIVES_VERSION 1002
 
@@ -88,18 +88,43 @@ enum {
 #define GASPI_COLL_IN_PLACE ((void *)-1)
 
 /**
+ * What the bits of the result of a reduction may depend on, besides the contributions. The same on
+ * all ranks of the group; a difference is GASPI_ERROR, whose words name the ranks and their modes.
+ * Operations that only move data have the same bits in all modes.
+ */
+enum {
+  GASPI_COLL_MODE_DEFAULT = 0, /**< what GASPI_COLL_MODE says, fast or stable; else fast */
+  GASPI_COLL_MODE_FAST = 1,    /**< on anything; all ranks of a call get the same bits */
+  /**
+   * Equal bits from run to run: they depend on the operation, type and count, for fused buffers on
+   * the tensors of the bucket, on the number of ranks and which of them share a host, on algorithm
+   * and version of this library. Not on where memory lies, in place or not; on cores and quotas; on
+   * the transport; on who comes first; on whether the operation waits, is started, prepared or
+   * fused; or on the floating-point environment of a thread. Two things are left to the program:
+   * contributions to one tensor of a fused buffer are added in the order in which a rank submits
+   * them, and functions of gaspi_coll_op_create are called with lengths, and by threads, of the
+   * library's choice.
+   */
+  GASPI_COLL_MODE_STABLE = 2
+};
+
+/**
  * Options of an operation; NULL stands for the initial values. All but `background` are the same on
- * all ranks of the group. A later version of this header may append fields.
+ * all ranks of the group. A later version of this header may append fields; the library takes the
+ * shorter options of an earlier one.
  */
 typedef struct gaspi_coll_options {
   size_t size;           /**< sizeof(gaspi_coll_options_t) */
   const char *algorithm; /**< a name of gaspi_coll_algorithms; NULL: the library chooses */
   gaspi_uint background; /**< 1: a thread of the library drives the operation too */
   gaspi_uint reserved;   /**< 0 */
+  gaspi_uint mode;       /**< GASPI_COLL_MODE_DEFAULT, _FAST or _STABLE; since version 1002 */
+  gaspi_uint reserved2;  /**< 0 */
 } gaspi_coll_options_t;
 
 /** The initial values: gaspi_coll_options_t options = GASPI_COLL_OPTIONS_INIT; */
-#define GASPI_COLL_OPTIONS_INIT {sizeof(gaspi_coll_options_t), NULL, 0, 0}
+#define GASPI_COLL_OPTIONS_INIT \
+  {sizeof(gaspi_coll_options_t), NULL, 0, 0, GASPI_COLL_MODE_DEFAULT, 0}
 
 /**
  * A reduction of the program: result[i] = left[i] op right[i] for `count` elements. The three
@@ -120,9 +145,9 @@ typedef gaspi_return_t (*gaspi_coll_reduce_function_t)(const void *left, const v
 
 /* ---- Collective operations ----
  *
- * All ranks of a group call the same operation with the same count, type, operation, root and
- * algorithm. A difference is an error on all ranks that called, before data of one call gets into
- * the buffers of another; the error says what differs.
+ * All ranks of a group call the same operation with the same count, type, operation, root,
+ * algorithm and mode. A difference is an error on all ranks that called, before data of one call
+ * gets into the buffers of another; the error says what differs.
  *
  * Each operation has three forms, with the same arguments:
  *  - gaspi_coll_X carries it out and returns. After GASPI_TIMEOUT the same call continues it; until
@@ -744,12 +769,14 @@ typedef struct gaspi_fusion_options {
   gaspi_uint contributions; /**< how often this rank submits each tensor in a step, 1 to 32767 */
   gaspi_uint wire;          /**< GASPI_COLL_TYPE_F16 or _BF16: F32 travels so; 0: as it is */
   gaspi_uint background;    /**< 1: a thread of the library carries all-reduces on too */
+  gaspi_uint mode;          /**< GASPI_COLL_MODE_DEFAULT, _FAST or _STABLE */
+  gaspi_uint reserved;      /**< 0 */
 } gaspi_fusion_options_t;
 
 /** The initial values: gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT; */
 #define GASPI_FUSION_OPTIONS_INIT \
   {sizeof(gaspi_fusion_options_t), GASPI_COLL_OP_SUM, 32768, 0, NULL, GASPI_FUSION_DECLARED, 1, 0, \
-   1}
+   1, GASPI_COLL_MODE_DEFAULT, 0}
 
 /**
  * Is told of a bucket that has ended, or failed: `outcome` is GASPI_SUCCESS or the code of the

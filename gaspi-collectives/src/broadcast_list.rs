@@ -15,9 +15,10 @@ use crate::datatype::{DataType, Operation as Combines};
 use crate::engine::{Engine, GroupContext, Operation};
 use crate::exec::pack::PackBuffers;
 use crate::kernel::{Source, Target};
+use crate::mode::Mode;
 use crate::operations::MemoryTerms;
 use crate::request::{Combination, Request};
-use crate::signature::{Description, mix};
+use crate::signature::mix;
 
 /// Most bytes of a piece that is packed. Copying so many takes about as long as what a broadcast of
 /// its own costs besides its bytes.
@@ -51,6 +52,8 @@ pub struct BroadcastList {
     pub root: Rank,
     /// The algorithm of each broadcast; `None` leaves the choice to the library.
     pub algorithm: Option<Algorithm>,
+    /// Moving data has the same bits in all of them; the ranks have to agree nevertheless.
+    pub mode: Option<Mode>,
     /// Whether a thread of the library drives it while no thread tests or waits.
     pub background: bool,
 }
@@ -100,7 +103,8 @@ impl BroadcastList {
     fn arguments(&self) -> u64 {
         let addresses: Vec<u64> = self.pieces.iter().map(|piece| piece.data as u64).collect();
         let algorithm = self.algorithm.map_or(0, |algorithm| 1 + algorithm as u64);
-        mix(&[mix(&self.words()), mix(&addresses), self.root.0.into(), algorithm])
+        let mode = self.mode.map_or(0, |mode| 1 + mode as u64);
+        mix(&[mix(&self.words()), mix(&addresses), self.root.0.into(), algorithm, mode])
     }
 
     fn request(&self, data: *mut u8, bytes: u64) -> Request {
@@ -113,6 +117,7 @@ impl BroadcastList {
             combination: Combination::BuiltIn(DataType::U8, Combines::Sum),
             root: self.root,
             algorithm: self.algorithm,
+            mode: self.mode,
             background: self.background,
         }
     }
@@ -277,14 +282,13 @@ unsafe fn start_part(
     mut packed: PackBuffers,
     terms: MemoryTerms,
 ) -> Result<Operation> {
-    let call = CheckedRequest::new(request, &context.executor)?;
+    let call = CheckedRequest::new(engine, request, &context.executor)?;
     let plan = call.cached_plan(engine, context)?;
     // SAFETY: the caller's promise.
     let buffers = unsafe { call.buffers(&plan, &mut packed) }?;
-    let Request { collective, ref combination, root, count, background, .. } = *request;
-    let algorithm = plan.algorithm;
-    let described = Description { collective, combination, algorithm, root, count, counts: words };
-    let completion = Arc::new(terms.completion(described.bits(), background));
+    let (count, background) = (request.count, request.background);
+    let signature = call.signature_of(&plan, count, words);
+    let completion = Arc::new(terms.completion(signature, background));
     packed.pack();
     context.executor.start(&completion, &plan, &call.arithmetic(), buffers)?;
     if background {
@@ -316,6 +320,7 @@ mod tests {
             pieces: pieces.to_vec(),
             root: Rank(0),
             algorithm: None,
+            mode: None,
             background: false,
         };
         let bytes = |pieces: &[Piece]| list(pieces).bytes();

@@ -11,6 +11,7 @@ use crate::exec::buffers::{Arithmetic, Buffers, is_in_place};
 use crate::exec::executor::Executor;
 use crate::exec::pack::{self, PackBuffers};
 use crate::kernel::{Source, Target};
+use crate::mode::Mode;
 use crate::plan::{Plan, PlanKey};
 use crate::request::{Blocks, Combination, Request};
 use crate::signature::{Description, mix};
@@ -20,6 +21,7 @@ use crate::steps::Shape;
 pub(crate) struct CheckedRequest<'a> {
     request: &'a Request,
     executor: &'a Arc<Executor>,
+    mode: Mode,
     /// Index of the root among the members.
     root: u32,
 }
@@ -40,6 +42,7 @@ impl CheckedRequest<'_> {
             element_bytes: combination.element_bytes(),
             root,
             algorithm,
+            mode: self.mode,
             user: match combination {
                 Combination::User(reducer) => Some(reducer.ordered),
                 Combination::BuiltIn(..) => None,
@@ -80,9 +83,11 @@ impl CheckedRequest<'_> {
 impl<'a> CheckedRequest<'a> {
     /// Finds the root among the members and checks the request.
     pub(crate) fn new(
+        engine: &Engine,
         request: &'a Request,
         executor: &'a Arc<Executor>,
     ) -> Result<CheckedRequest<'a>> {
+        let usual = engine.mode()?;
         let (ranks, me) = (executor.channel.ranks(), executor.channel.me());
         check_sizes(request, ranks.len())?;
         if let Combination::BuiltIn(ty, op) = request.combination
@@ -107,7 +112,8 @@ impl<'a> CheckedRequest<'a> {
                 Error::InvalidRank { rank: request.root, reason }
             })?,
         };
-        Ok(CheckedRequest { request, executor, root: root as u32 })
+        let mode = request.mode.unwrap_or(usual);
+        Ok(CheckedRequest { request, executor, mode, root: root as u32 })
     }
 
     /// The plan, cached or made.
@@ -116,15 +122,21 @@ impl<'a> CheckedRequest<'a> {
     }
 
     pub(crate) fn signature(&self, plan: &Plan) -> u64 {
-        let Request { collective, ref combination, root, count, ref blocks, .. } = *self.request;
+        let Request { collective, count, ref blocks, .. } = *self.request;
         let counts = match collective {
             // Each pair has its own counts, which the others do not know.
             Collective::Alltoall => &[][..],
             _ => blocks.first().map_or(&[][..], |blocks| &blocks.counts),
         };
         let count = if blocks.is_empty() { count } else { 0 };
-        Description { collective, combination, algorithm: plan.algorithm, root, count, counts }
-            .bits()
+        self.signature_of(plan, count, counts)
+    }
+
+    /// The same with other counts than those of the request.
+    pub(crate) fn signature_of(&self, plan: &Plan, count: u64, counts: &[u64]) -> u64 {
+        let Request { collective, ref combination, root, .. } = *self.request;
+        let (algorithm, mode) = (plan.algorithm, self.mode);
+        Description { collective, combination, algorithm, mode, root, count, counts }.bits()
     }
 
     /// A hash of what a continued call must have in common with the one before.

@@ -65,6 +65,11 @@ impl DataType {
         }
     }
 
+    /// Whether elements are combined in more digits than they are stored with.
+    pub(crate) const fn is_half(self) -> bool {
+        matches!(self, DataType::F16 | DataType::Bf16)
+    }
+
     /// Whether elements are integers, as opposed to floating-point numbers.
     pub const fn is_integer(self) -> bool {
         match self {

@@ -27,6 +27,7 @@ pub mod fusion;
 #[doc(hidden)]
 pub mod handles;
 pub mod kernel;
+mod mode;
 mod operations;
 mod owned;
 pub mod plan;
@@ -41,6 +42,7 @@ mod user_reduction;
 pub use broadcast_list::{BroadcastList, Piece, run_broadcast_list};
 pub use datatype::{DataType, Element, Operation};
 pub use half::{bf16, f16};
+pub use mode::{Mode, UnknownMode};
 pub use owned::{
     NotStarted, Operand, Prepared, Scope, Started, TypedRequest, prepare, prepare_raw, scope,
     start, start_broadcast_list_raw, start_raw,

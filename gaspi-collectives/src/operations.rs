@@ -79,7 +79,7 @@ pub(crate) unsafe fn start(
 ) -> Result<Operation> {
     let engine = Engine::of(rt);
     let context = engine.context(rt, group, timeout)?;
-    let call = CheckedRequest::new(request, &context.executor)?;
+    let call = CheckedRequest::new(engine, request, &context.executor)?;
     let plan = call.cached_plan(engine, &context)?;
     // SAFETY: the caller's promise.
     let taken = unsafe { terms.take_in(&call, &plan, request.background) };
@@ -113,7 +113,7 @@ pub(crate) unsafe fn prepare(
     check_sizes(request, rt.group_ranks(group)?.len())?;
     let executor = engine.open(rt, group, timeout)?;
     let prepared = (|| {
-        let call = CheckedRequest::new(request, &executor)?;
+        let call = CheckedRequest::new(engine, request, &executor)?;
         let key = call.key();
         let plan = key.plan(&call.shape(&key), engine.preferred()?)?;
         // SAFETY: the caller's promise.

@@ -47,7 +47,7 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
             return Err(Error::ActiveCollective { group, active });
         }
     };
-    let call = CheckedRequest::new(request, &context.executor)?;
+    let call = CheckedRequest::new(engine, request, &context.executor)?;
     let plan = call.cached_plan(engine, &context)?;
     let signature = call.signature(&plan);
     let arguments = call.arguments(signature);

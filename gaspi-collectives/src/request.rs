@@ -8,6 +8,7 @@ use gaspi_core::Rank;
 use crate::algorithms::Algorithm;
 use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
+use crate::mode::Mode;
 use crate::user_reduction::{Function, ReductionFailed};
 
 /// A reduction of the program: combines elements of the first and the second into the third; all
@@ -96,6 +97,8 @@ pub struct Request {
     pub root: Rank,
     /// The algorithm; `None` leaves the choice to the library.
     pub algorithm: Option<Algorithm>,
+    /// What the bits may depend on; `None` is what GASPI_COLL_MODE says, else [`Mode::Fast`].
+    pub mode: Option<Mode>,
     /// Whether a thread of the library drives it while no thread tests or waits.
     pub background: bool,
 }
@@ -135,16 +138,28 @@ pub struct SimpleRequest {
     pub root: Rank,
     /// The algorithm; `None` leaves the choice to the library.
     pub algorithm: Option<Algorithm>,
+    /// As in [`Request`].
+    pub mode: Option<Mode>,
 }
 
 impl SimpleRequest {
     /// `None` if the request is not of this kind.
     #[inline]
     pub fn of(request: &Request) -> Option<SimpleRequest> {
-        let Request { collective, send, receive, count, root, algorithm, .. } = *request;
+        let Request { collective, send, receive, count, root, algorithm, mode, .. } = *request;
         let Combination::BuiltIn(ty, op) = request.combination else { return None };
         let whole = request.blocks.is_empty();
-        whole.then_some(SimpleRequest { collective, send, receive, count, ty, op, root, algorithm })
+        whole.then_some(SimpleRequest {
+            collective,
+            send,
+            receive,
+            count,
+            ty,
+            op,
+            root,
+            algorithm,
+            mode,
+        })
     }
 
     /// All but the buffers and the count.
@@ -155,5 +170,6 @@ impl SimpleRequest {
             | (self.op as u64) << 16
             | self.algorithm.map_or(0, |algorithm| 1 + algorithm as u64) << 24
             | u64::from(self.root.0) << 32
+            | self.mode.map_or(0, |mode| 1 + mode as u64) << 48
     }
 }

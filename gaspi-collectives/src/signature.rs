@@ -6,21 +6,26 @@
 //! | 0..4 | operation |
 //! | 4..8 | how elements are combined; 15: by the program |
 //! | 8..12 | type; 15: the program's |
-//! | 12..18 | algorithm |
-//! | 18..34 | root |
-//! | 34 | whether the count is a hash: of a larger one, or of several |
-//! | 35..64 | count |
+//! | 12..17 | algorithm |
+//! | 17..19 | mode |
+//! | 19..35 | root |
+//! | 35 | whether the count is a hash: of a larger one, or of several |
+//! | 36..64 | count |
 
 use gaspi_core::{Channel, Error, Rank};
 
 use crate::algorithms::Algorithm;
 use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
+use crate::mode::Mode;
 use crate::request::Combination;
 
 const OF_THE_PROGRAM: u64 = 15;
-const HASHED: u64 = 1 << 34;
-const COUNT_SHIFT: u32 = 35;
+const ALGORITHM_SHIFT: u32 = 12;
+const MODE_SHIFT: u32 = 17;
+const ROOT_SHIFT: u32 = 19;
+const HASHED: u64 = 1 << 35;
+const COUNT_SHIFT: u32 = 36;
 const COUNT_MAX: u64 = (1 << (64 - COUNT_SHIFT)) - 1;
 
 /// The description of an operation, from which its signature is made.
@@ -29,6 +34,7 @@ pub(crate) struct Description<'a> {
     pub(crate) collective: Collective,
     pub(crate) combination: &'a Combination,
     pub(crate) algorithm: Algorithm,
+    pub(crate) mode: Mode,
     pub(crate) root: Rank,
     pub(crate) count: u64,
     /// Counts that are the same on all members, where they differ by member.
@@ -51,8 +57,9 @@ impl Description<'_> {
         self.collective as u64
             | op << 4
             | ty << 8
-            | (self.algorithm as u64) << 12
-            | u64::from(self.root.0) << 18
+            | (self.algorithm as u64) << ALGORITHM_SHIFT
+            | (self.mode as u64) << MODE_SHIFT
+            | u64::from(self.root.0) << ROOT_SHIFT
             | hashed
             | count << COUNT_SHIFT
     }
@@ -79,16 +86,21 @@ pub(crate) fn describe(bits: u64) -> String {
         words = format!("{words} {op}");
     }
     if collective.is_rooted() {
-        words = format!("{words} with root {}", bits >> 18 & 0xffff);
+        words = format!("{words} with root {}", bits >> ROOT_SHIFT & 0xffff);
     }
     algorithm(bits, words)
 }
 
 fn algorithm(bits: u64, words: String) -> String {
-    match Algorithm::ALL.get((bits >> 12 & 63) as usize) {
+    match Algorithm::ALL.get((bits >> ALGORITHM_SHIFT & 31) as usize) {
         Some(algorithm) => format!("{words} ({algorithm})"),
         None => words,
     }
+}
+
+/// The name of the mode.
+fn mode(bits: u64) -> &'static str {
+    Mode::ALL.get((bits >> MODE_SHIFT & 3) as usize).map_or("of another kind", |mode| mode.name())
 }
 
 /// The error for two members in different operations, or in different ones of the same kind.
@@ -102,7 +114,11 @@ pub(crate) fn mismatch(channel: &Channel, [one, two]: [(usize, u64); 2]) -> Erro
             describe(one.1)
         )
     } else {
-        format!("{first} called {}, {second} called {}", describe(one.1), describe(two.1))
+        let modes = match [one.1, two.1].map(mode) {
+            [one, two] if one == two => String::new(),
+            [one, two] => format!("; {first} asks for mode {one}, {second} for {two}"),
+        };
+        format!("{first} called {}, {second} called {}{modes}", describe(one.1), describe(two.1))
     };
     Error::Mismatch { group: channel.group(), difference }
 }

@@ -139,6 +139,10 @@ pub enum Carry {
 /// Bytes of payload in a line.
 pub const LINE_BYTES: u64 = (PAYLOAD_WORDS * size_of::<u64>()) as u64;
 
+/// Most sources that are combined in one pass, between whose operands nothing is rounded. More are
+/// combined one behind the other.
+pub const PASS_SOURCES: usize = 64;
+
 /// One step of one member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum Step {
@@ -200,9 +204,10 @@ pub enum Step {
     /// Waits until all members have arrived as often as this one.
     AwaitAll,
     /// Combines the same bytes of several members, in the order of the members, into the same bytes
-    /// of several members: `bytes` at `dsts` = `bytes` at each of `srcs`, combined. With one source
-    /// it is a copy. Only after an await; a target's memory may be the same as the same member's
-    /// source (in place). Where the sources are all members, the result is finished, see
+    /// of several members: `bytes` at `dsts` = `bytes` at each of `srcs`, combined in one pass, so
+    /// that halves are rounded once (of more than [`PASS_SOURCES`], behind each one). With one
+    /// source it is a copy. Only after an await; a target's memory may be the same as the same
+    /// member's source (in place). Where the sources are all members, the result is finished, see
     /// [`Step::Finish`].
     Reduce {
         /// Where to.

@@ -78,7 +78,7 @@ pub mod os;
 pub mod sync;
 pub mod wire;
 
-pub use bootstrap::{Job, TestProxy, Transport};
+pub use bootstrap::{Job, TestMachine, TestProxy, Transport};
 pub use channel::{
     ArenaMemory, Channel, ChannelSpec, DataSpec, Head, Lifetime, Location, Mapped, Reached,
     SharedData, StatusRead,

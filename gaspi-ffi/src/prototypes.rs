@@ -245,11 +245,12 @@ fn the_options_of_collectives_have_the_layout_of_c() {
     assert_equal(offsets! { gaspi_fusion_tensor_t: count datatype reserved });
     assert_equal(offsets! {
         gaspi_fusion_options_t:
-        size op threshold limit algorithm order contributions wire background
+        size op threshold limit algorithm order contributions wire background mode reserved
     });
-    let offsets = offsets! { gaspi_coll_options_t: size algorithm background reserved };
+    let offsets =
+        offsets! { gaspi_coll_options_t: size algorithm background reserved mode reserved2 };
     let ours: Vec<i64> = offsets.iter().map(|(_, offset)| *offset).collect();
-    assert_eq!(ours, [0, 8, 16, 20]);
+    assert_eq!(ours, [0, 8, 16, 20, 24, 28]);
     assert_equal(offsets);
 }
 
@@ -277,6 +278,7 @@ fn constants_have_the_values_of_c() {
         GASPI_COLL_TYPE_USER GASPI_COLL_OP_SUM GASPI_COLL_OP_PRODUCT GASPI_COLL_OP_MIN
         GASPI_COLL_OP_MAX GASPI_COLL_OP_AND GASPI_COLL_OP_OR GASPI_COLL_OP_XOR
         GASPI_COLL_OP_AVERAGE GASPI_COLL_OP_ORDERED GASPI_COLL_OP_BACKGROUND
+        GASPI_COLL_MODE_DEFAULT GASPI_COLL_MODE_FAST GASPI_COLL_MODE_STABLE
         GASPI_FUSION_DECLARED GASPI_FUSION_REVERSE
     });
     // Typed constants are no constant expressions in C: the text has to say it.

@@ -68,6 +68,9 @@ pub(crate) struct gaspi_coll_options_t {
     pub(crate) algorithm: *const c_char,
     pub(crate) background: gaspi_uint,
     pub(crate) reserved: gaspi_uint,
+    /// From version 1002 of the header on.
+    pub(crate) mode: gaspi_uint,
+    pub(crate) reserved2: gaspi_uint,
 }
 
 /// A piece of `gaspi_coll_broadcast_list`.
@@ -117,6 +120,8 @@ pub(crate) struct gaspi_fusion_options_t {
     pub(crate) contributions: gaspi_uint,
     pub(crate) wire: gaspi_uint,
     pub(crate) background: gaspi_uint,
+    pub(crate) mode: gaspi_uint,
+    pub(crate) reserved: gaspi_uint,
 }
 
 /// The function of `gaspi_fusion_on_end`; NULL is `None`.
@@ -128,6 +133,11 @@ pub(crate) type gaspi_fusion_function_t = Option<
         state: *mut c_void,
     ),
 >;
+
+/// The modes of collective operations.
+pub(crate) const GASPI_COLL_MODE_DEFAULT: gaspi_uint = 0;
+pub(crate) const GASPI_COLL_MODE_FAST: gaspi_uint = 1;
+pub(crate) const GASPI_COLL_MODE_STABLE: gaspi_uint = 2;
 
 /// The orders in which tensors are put into buckets.
 pub(crate) const GASPI_FUSION_DECLARED: gaspi_uint = 0;

@@ -43,8 +43,8 @@ pub use gaspi_collectives::algorithms::{Algorithm, Collective};
 pub use gaspi_collectives::fusion;
 #[doc(inline)]
 pub use gaspi_collectives::{
-    Blocks, BroadcastList, Combination, DataType, Element, NotStarted, Operand, Operation, Piece,
-    Prepared, Reduce, Reducer, ReductionFailed, Request, Scope, Started, TypedRequest, UserReduce,
-    allreduce, allreduce_in_place, allreduce_slice, allreduce_user, bf16, f16, prepare,
+    Blocks, BroadcastList, Combination, DataType, Element, Mode, NotStarted, Operand, Operation,
+    Piece, Prepared, Reduce, Reducer, ReductionFailed, Request, Scope, Started, TypedRequest,
+    UserReduce, allreduce, allreduce_in_place, allreduce_slice, allreduce_user, bf16, f16, prepare,
     prepare_raw, run, run_broadcast_list, scope, start, start_broadcast_list_raw, start_raw,
 };

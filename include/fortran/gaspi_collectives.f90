@@ -52,12 +52,19 @@ module gaspi_collectives
   integer(gaspi_uint), parameter :: GASPI_COLL_OP_ORDERED = 1
   integer(gaspi_uint), parameter :: GASPI_COLL_OP_BACKGROUND = 2
 
+  ! What the bits of a result may depend on.
+  integer(gaspi_uint), parameter :: GASPI_COLL_MODE_DEFAULT = 0
+  integer(gaspi_uint), parameter :: GASPI_COLL_MODE_FAST = 1
+  integer(gaspi_uint), parameter :: GASPI_COLL_MODE_STABLE = 2
+
   ! Options of an operation, with their initial values.
   type, bind(C) :: gaspi_coll_options_t
-    integer(gaspi_size_t) :: size = 24
+    integer(gaspi_size_t) :: size = 32
     type(c_ptr) :: algorithm = c_null_ptr
     integer(gaspi_uint) :: background = 0
     integer(gaspi_uint) :: reserved = 0
+    integer(gaspi_uint) :: mode = GASPI_COLL_MODE_DEFAULT
+    integer(gaspi_uint) :: reserved2 = 0
   end type gaspi_coll_options_t
 
   ! A piece of gaspi_coll_broadcast_list.
@@ -83,7 +90,7 @@ module gaspi_collectives
 
   ! Options of a fused buffer, with their initial values.
   type, bind(C) :: gaspi_fusion_options_t
-    integer(gaspi_size_t) :: size = 56
+    integer(gaspi_size_t) :: size = 64
     integer(gaspi_coll_op_t) :: op = GASPI_COLL_OP_SUM
     integer(gaspi_size_t) :: threshold = 32768
     integer(gaspi_size_t) :: limit = 0
@@ -92,6 +99,8 @@ module gaspi_collectives
     integer(gaspi_uint) :: contributions = 1
     integer(gaspi_uint) :: wire = 0
     integer(gaspi_uint) :: background = 1
+    integer(gaspi_uint) :: mode = GASPI_COLL_MODE_DEFAULT
+    integer(gaspi_uint) :: reserved = 0
   end type gaspi_fusion_options_t
 
   interface

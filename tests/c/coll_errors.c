@@ -261,6 +261,19 @@ static void options(void) {
   REJECTED(with(&options));
   options.background = 1;
   CHECK_OK(with(&options));
+  options.reserved2 = 1;
+  REJECTED(with(&options));
+  options.reserved2 = 0;
+  options.mode = GASPI_COLL_MODE_STABLE;
+  CHECK_OK(with(&options));
+  options.mode = GASPI_COLL_MODE_STABLE + 1;
+  REJECTED(with(&options));
+  CHECK(strstr(detail(), "mode 3") != NULL);
+  /* A program that was built before there were modes: what lies behind its options is unknown. */
+  options.size = offsetof(gaspi_coll_options_t, mode);
+  CHECK_OK(with(&options));
+  options.size = sizeof options;
+  options.mode = GASPI_COLL_MODE_DEFAULT;
   options.background = 0;
   options.algorithm = "no such thing";
   REJECTED(with(&options));

@@ -67,6 +67,14 @@ program collectives
       GASPI_COLL_TYPE_F64, GASPI_COLL_OP_SUM, all_ranks, c_loc(options), limit), 'ring')
   call check(all(int(sum) == [(total * at, at = 1, many)]), 'sum in place')
 
+  ! With the same bits in each run.
+  options%algorithm = c_null_ptr
+  options%mode = GASPI_COLL_MODE_STABLE
+  sum = 0
+  call ok(gaspi_coll_allreduce(c_loc(mine), c_loc(sum), int(many, gaspi_coll_count_t), &
+      GASPI_COLL_TYPE_F64, GASPI_COLL_OP_SUM, all_ranks, c_loc(options), limit), 'stable')
+  call check(all(int(sum) == [(total * at, at = 1, many)]), 'sum in the stable mode')
+
   ! Started and prepared, waited for together.
   call ok(gaspi_coll_broadcast_start(c_loc(mine), c_loc(sum), int(many, gaspi_coll_count_t), &
       GASPI_COLL_TYPE_F64, 0_gaspi_rank_t, all_ranks, c_null_ptr, requests(1), limit), &

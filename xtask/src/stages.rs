@@ -254,8 +254,18 @@ fn core_tests(context: &Context) -> Command {
 const CONFORMANCE: &str = "conformance";
 
 /// The test programs of gaspi-collectives that run over every layout.
-const OF_COLLECTIVES: [&str; 8] =
-    ["--test", "fusion", "--test", "operations", "--test", "standard", "--test", "trouble"];
+const OF_COLLECTIVES: [&str; 10] = [
+    "--test",
+    "fusion",
+    "--test",
+    "operations",
+    "--test",
+    "stable",
+    "--test",
+    "standard",
+    "--test",
+    "trouble",
+];
 
 /// The same suite, and that of the collective operations, with the ranks spread over nodes: each on
 /// its own, and in pairs.
@@ -300,7 +310,7 @@ fn verbs(context: &Context) -> Result<Count> {
         let mut cargo = core_tests(context);
         cargo.args(["--test", CONFORMANCE]);
         cargo.args(["-p", "gaspi-collectives", "--test", "fusion"]);
-        cargo.args(["--test", "standard", "--test", "trouble"]);
+        cargo.args(["--test", "stable", "--test", "standard", "--test", "trouble"]);
         if context.full {
             cargo.env("GASPI_TEST_SEEDS", "10").args(["--test", "operations"]);
         }
@@ -329,12 +339,13 @@ fn fuzz(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo, &[], &["mutated_"])
 }
 
-/// The proofs of the collective algorithms for more members, in a release build.
+/// The proofs of the collective algorithms, and of the stable mode, for more members, in a release
+/// build.
 fn proofs(context: &Context) -> Result<Count> {
     let mut cargo = workspace::cargo();
     cargo.env("GASPI_TEST_FULL", "1");
     cargo.args(["test", "--quiet", "--profile", "fuzz", "-p", "gaspi-collectives", "--lib"]);
-    cargo_test(context, &mut cargo, &[], &["proof::"])
+    cargo_test(context, &mut cargo, &[], &["proof::", "stable_tests::"])
 }
 
 /// All cases of the test that otherwise draws some, in a release build, over one layout after the

@@ -28,6 +28,18 @@ mod ring;
 mod single_copy;
 mod sliced_copy;
 
+/// How contributions are combined. Algorithms of the same grouping give the same bits, which
+/// [`crate::proof`] proves.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub(crate) enum Grouping {
+    /// One member behind the other, in one pass: halves are rounded once.
+    OnePass,
+    /// Neighbours, then neighbouring pairs, and so on.
+    Pairs,
+    /// As no other algorithm does.
+    Own(Algorithm),
+}
+
 /// How they do it. Names are stable: users write them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
@@ -146,6 +158,15 @@ impl Algorithm {
     pub const fn requires_one_node(self) -> bool {
         use Algorithm::{CopyInCopyOut, Inline, SingleCopy, SlicedCopy};
         matches!(self, Inline | CopyInCopyOut | SlicedCopy | SingleCopy)
+    }
+
+    /// How its reductions group the contributions.
+    pub(crate) const fn grouping(self) -> Grouping {
+        match self {
+            _ if self.requires_one_node() => Grouping::OnePass,
+            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => Grouping::Pairs,
+            _ => Grouping::Own(self),
+        }
     }
 
     /// Whether members use each other's inputs and outputs, not only lines, stages and messages.

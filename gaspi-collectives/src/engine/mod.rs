@@ -10,6 +10,7 @@ use gaspi_core::sync::{Condvar, Mutex, RwLock};
 use std::collections::{HashMap, HashSet};
 use std::env::VarError;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
@@ -21,6 +22,7 @@ use crate::algorithms::Algorithm;
 use crate::exec::active::ActiveExecutors;
 use crate::exec::completion::Completion;
 use crate::exec::executor::{Driver, Executor};
+use crate::mode::Mode;
 use crate::plan::cache::PlanCache;
 use crate::plan::standard::StandardKey;
 use handles::Handles;
@@ -36,6 +38,8 @@ const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
 const STALL_WARNING: &str = "GASPI_STALL_WARNING";
 /// The same where the variable is not set.
 const STALL_WARNING_DEFAULT: Duration = Duration::from_secs(60);
+/// The variable that names the mode of operations that name none.
+const MODE: &str = "GASPI_COLL_MODE";
 /// Slots for messages between two members of a channel.
 const SLOTS: u32 = 8;
 /// Largest message, where there are few members.
@@ -60,11 +64,15 @@ fn spec(members: usize, prepared: bool) -> ChannelSpec {
     ChannelSpec { slots: SLOTS, message_bytes, stage_bytes }
 }
 
-fn preferred() -> std::result::Result<Option<Algorithm>, String> {
-    match std::env::var(ALGORITHM) {
-        Err(_) => Ok(None),
-        Ok(name) if name.is_empty() => Ok(None),
-        Ok(name) => name.parse().map(Some).map_err(|reason| format!("{ALGORITHM}: {reason}")),
+/// What a variable names; `None` if it is not set, or empty.
+fn named<T: FromStr<Err: fmt::Display>>(variable: &str) -> std::result::Result<Option<T>, String> {
+    match std::env::var_os(variable) {
+        None => Ok(None),
+        Some(name) if name.is_empty() => Ok(None),
+        Some(name) => {
+            let parsed = name.to_string_lossy().parse().map(Some);
+            parsed.map_err(|reason| format!("{variable}: {reason}"))
+        }
     }
 }
 
@@ -119,6 +127,8 @@ pub(crate) struct Engine {
     preferred: std::result::Result<Option<Algorithm>, String>,
     /// What GASPI_STALL_WARNING says.
     stall_warning: std::result::Result<Option<Duration>, String>,
+    /// The value of GASPI_COLL_MODE.
+    mode: std::result::Result<Option<Mode>, String>,
     /// The process that made the thread: a forked child has none.
     process: u32,
 }
@@ -129,7 +139,8 @@ impl Engine {
             shared: Arc::default(),
             background: Mutex::default(),
             standard_plans: Mutex::default(),
-            preferred: preferred(),
+            preferred: named(ALGORITHM),
+            mode: named(MODE),
             stall_warning: stall_warning(std::env::var(STALL_WARNING)),
             process: std::process::id(),
         }
@@ -149,6 +160,15 @@ impl Engine {
     /// [`Error::Environment`] if GASPI_STALL_WARNING is no number.
     pub(crate) fn stall_warning(&self) -> Result<Option<Duration>> {
         self.stall_warning.clone().map_err(|reason| Error::Environment { reason })
+    }
+
+    /// The mode of operations that name none.
+    ///
+    /// # Errors
+    /// [`Error::Environment`] if the environment names none that exists.
+    pub(crate) fn mode(&self) -> Result<Mode> {
+        let mode = self.mode.clone().map_err(|reason| Error::Environment { reason })?;
+        Ok(mode.unwrap_or_default())
     }
 
     pub(crate) fn of(rt: &Runtime) -> &Engine {

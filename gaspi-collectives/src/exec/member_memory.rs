@@ -22,6 +22,10 @@ use crate::user_reduction::Function;
 /// Bytes that are copied by one system call and then combined: they fit a core's second-level
 /// cache.
 const PULL_BYTES: u64 = 128 << 10;
+/// A cache line.
+const LINE: u64 = 64;
+/// The least of it where several copies lie beside each other.
+const PULL_BYTES_MIN: u64 = 16 << 10;
 
 /// Memory that a step reads.
 enum Readable<'a> {
@@ -199,12 +203,23 @@ impl<F: Function> Task<F> {
             }
             return Ok(());
         }
+        // What is rounded whenever it is stored is combined in one pass, as it is where all memory
+        // is mapped.
+        let in_one_pass = ty.is_half() && size <= MANY;
+        let piece_bytes = match in_one_pass {
+            true => (PULL_BYTES / size as u64 / LINE * LINE).max(PULL_BYTES_MIN),
+            false => PULL_BYTES,
+        };
         let mut done = 0;
         while done < bytes {
-            let part = PULL_BYTES.min(bytes - done);
+            let part = piece_bytes.min(bytes - done);
             let at = |spread: Spread| Spread { offset: spread.offset + done, ..spread };
             let sum = self.work.sums.get_or_init(|| Buffer::new(PULL_BYTES)).target(part);
-            self.gather(on, counters, sum, at(srcs), op, ty)?;
+            if in_one_pass {
+                self.gather_in_one_pass(on, counters, sum, at(srcs), op, ty)?;
+            } else {
+                self.gather(on, counters, sum, at(srcs), op, ty)?;
+            }
             if divided {
                 kernel::divide(ty, sum, on.ranks().len() as u32);
             }
@@ -301,6 +316,38 @@ impl<F: Function> Task<F> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// The same in one pass, for at most [`MANY`] members: what is not mapped is copied for all of
+    /// them first.
+    fn gather_in_one_pass<C: Substrate>(
+        &self,
+        on: &C,
+        counters: &Counters,
+        sum: Target<'_>,
+        srcs: Spread,
+        op: Operation,
+        ty: DataType,
+    ) -> Result<()> {
+        let (bytes, size) = (sum.len() as u64, on.ranks().len());
+        let room = || Buffer::new(size as u64 * PULL_BYTES_MIN.max(PULL_BYTES / size as u64));
+        let pulled = self.work.pulled.get_or_init(room);
+        let copies = pulled.target(pulled.len());
+        let mut sources = [Source::of(&[]); MANY];
+        let mut count = 0;
+        for member in members(srcs.members, size as u32) {
+            sources[count] = match self.readable(on, counters, span(srcs, member, bytes)) {
+                Readable::Here(source) => source,
+                Readable::Across(member, address) => {
+                    let copy = copies.part(count as u64 * bytes, bytes);
+                    kernel::pull(on.channel(), member, address, copy)?;
+                    copy.source()
+                }
+            };
+            count += 1;
+        }
+        kernel::fold(op, ty, &[sum], &sources[..count]);
         Ok(())
     }
 

@@ -7,12 +7,12 @@ use super::substrate::Substrate;
 use crate::datatype::{DataType, Operation};
 use crate::kernel::{self, Source, Target};
 use crate::plan::single_phase::{Origin, SinglePhase};
-use crate::steps::LINE_BYTES;
+use crate::steps::{LINE_BYTES, PASS_SOURCES};
 
 /// Members whose contributions are combined in one pass. A small array on the stack saves time for
 /// few members.
 pub(super) const FEW: usize = 4;
-pub(super) const MANY: usize = 64;
+pub(super) const MANY: usize = PASS_SOURCES;
 /// Bytes of each stage that are prefetched while lines are awaited. Later bytes arrive while the
 /// first ones are used.
 const PREFETCH_BYTES: u64 = 2048;

@@ -27,19 +27,21 @@ use crate::datatype::{DataType, Operation};
 use crate::engine::{Engine, Shared};
 use crate::exec::completion::Completion;
 use crate::kernel::Target;
+use crate::mode::Mode;
 use crate::plan::Plan;
 use crate::procedures::run;
 use crate::request::{Combination, Request};
 use crate::signature::mix;
 
 /// Words that each rank tells in a comparison.
-const WORDS: usize = 4;
+const WORDS: usize = 5;
 /// What they are: the hash of the declaration up to a tensor, that tensor, the number of tensors,
-/// the options.
+/// the other options, the mode.
 const HASH: usize = 0;
 const TENSOR: usize = 1;
 const TENSORS: usize = 2;
 const OPTIONS: usize = 3;
+const MODE: usize = 4;
 
 /// Stands where operations of the program have a root.
 const COMPARISON: Rank = Rank(u16::MAX - 1);
@@ -69,6 +71,7 @@ pub(crate) struct Creating {
     /// The [use](Runtime::group_use) of the group's id.
     group_use: u64,
     layout: Layout,
+    mode: Mode,
     /// Hashes of the declaration up to each tensor.
     hashes: Vec<u64>,
     /// The first tensor that differs lies in this range, as far as is known.
@@ -85,7 +88,8 @@ impl Declaration<'_> {
     fn arguments(&self) -> u64 {
         let encoded: Vec<u64> = self.tensors.iter().map(|tensor| encode(*tensor)).collect();
         let contributions = self.options.contributions.into();
-        mix(&[mix(&encoded), options_word(self.options), contributions])
+        let mode = self.options.mode.map_or(0, |mode| 1 + mode as u64);
+        mix(&[mix(&encoded), options_word(self.options), contributions, mode])
     }
 
     /// What is left of a call that has timed out.
@@ -124,7 +128,12 @@ fn in_words(word: u64) -> String {
     }
 }
 
-/// What must be the same on all ranks.
+/// The name of a mode in a word.
+fn mode_of(word: u64) -> &'static str {
+    Mode::ALL.get(word as usize).map_or("of another kind", |mode| mode.name())
+}
+
+/// What must be the same on all ranks, besides the mode.
 fn options_word(options: &Options) -> u64 {
     let Options { operation, order, threshold, limit, wire, algorithm, .. } = *options;
     mix(&[
@@ -169,7 +178,7 @@ fn check(tensors: &[Tensor], options: &Options) -> Result<()> {
 }
 
 impl Creating {
-    fn new(rt: &Runtime, declared: Declaration<'_>) -> Result<Creating> {
+    fn new(rt: &Runtime, declared: Declaration<'_>, mode: Mode) -> Result<Creating> {
         let layout = Layout::new(declared.tensors, declared.options)?;
         let mut hash = 0;
         let hashes = declared.tensors.iter().map(|tensor| {
@@ -180,6 +189,7 @@ impl Creating {
             arguments: declared.arguments(),
             group_use: rt.group_use(declared.group)?,
             layout,
+            mode,
             hashes: hashes.collect(),
             differs: None,
             told: Box::new([0; WORDS]),
@@ -209,6 +219,7 @@ impl Creating {
             encode(tensors[probe]),
             tensors.len() as u64,
             options_word(options),
+            self.mode as u64,
         ];
         let request = Request {
             collective: Collective::Allgather,
@@ -220,6 +231,7 @@ impl Creating {
             // Told apart from operations of the program, which give no root.
             root: COMPARISON,
             algorithm: None,
+            mode: Some(Mode::Fast),
             background: false,
         };
         // SAFETY: both are of the lengths that the request says, and stay where they are until the
@@ -258,6 +270,14 @@ impl Creating {
                 let (one, other) = (ranks[0], ranks[self.other(OPTIONS)]);
                 return Err(mismatch(format!(
                     "{one} and {other} give different options of a fused buffer"
+                )));
+            }
+            if !self.all_alike(MODE) {
+                let other = self.other(MODE);
+                let [a, b] = [self.heard[MODE], self.heard[WORDS * other + MODE]].map(mode_of);
+                let (one, other) = (ranks[0], ranks[other]);
+                return Err(mismatch(format!(
+                    "{one} asks for mode {a} of a fused buffer, {other} for {b}"
                 )));
             }
             let shortest = self.words().map(|words| words[TENSORS]).min().unwrap_or(0) as usize;
@@ -323,10 +343,12 @@ pub(super) fn create(
     check(tensors, options)?;
     engine.preferred()?;
     engine.stall_warning()?;
+    let usual = engine.mode()?;
+    let mode = options.mode.unwrap_or(usual);
     let declared = Declaration { group, tensors, options };
     let mut creating = match declared.former(rt)? {
         Some(former) => former,
-        None => Box::new(Creating::new(rt, declared)?),
+        None => Box::new(Creating::new(rt, declared, mode)?),
     };
     let made = creating
         .compare(rt, declared, deadline)
@@ -380,7 +402,7 @@ fn assemble(
     for (channel, bucket) in channels.into_iter().zip(&layout.buckets) {
         let executor = shared.executor(channel);
         let request = request(bucket, options);
-        let call = CheckedRequest::new(&request, &executor)?;
+        let call = CheckedRequest::new(engine, &request, &executor)?;
         let kind = (bucket.elements, bucket.wire);
         let known = plans.iter().find(|(known, ..)| *known == kind);
         let (signature, plan) = match known {
@@ -449,6 +471,7 @@ fn request(bucket: &BucketLayout, options: &Options) -> Request {
         combination: Combination::BuiltIn(bucket.wire, options.operation),
         root: Rank(0),
         algorithm: options.algorithm,
+        mode: options.mode,
         background: options.background,
     }
 }

@@ -33,6 +33,7 @@ use crate::datatype::{DataType, Operation};
 use crate::engine::{Engine, TellsEnds};
 use crate::kernel::Target;
 use crate::kernel::stage::{Stage, Write};
+use crate::mode::Mode;
 pub use ends::OnEnd;
 use fused::Fused;
 use stall::{Subject, Watch};
@@ -77,6 +78,8 @@ pub struct Options {
     pub wire: Option<DataType>,
     /// The algorithm; `None` leaves the choice to the library.
     pub algorithm: Option<Algorithm>,
+    /// What the bits may depend on; `None` is what GASPI_COLL_MODE says, else [`Mode::Fast`].
+    pub mode: Option<Mode>,
     /// Whether a thread of the library carries all-reduces on while no thread of the program waits.
     pub background: bool,
 }
@@ -91,6 +94,7 @@ impl Default for Options {
             contributions: 1,
             wire: None,
             algorithm: None,
+            mode: None,
             background: true,
         }
     }

@@ -3,6 +3,7 @@
 use super::Target;
 use super::chunk::{Chunk, Lanes, Pieces};
 use super::combine::{Combine, Divisor, Quotient};
+use super::environment::Environment;
 use super::halves::{Bf16, F16};
 use super::reduce::Isa;
 #[cfg(target_arch = "x86_64")]
@@ -21,6 +22,8 @@ pub fn divide(ty: DataType, dst: Target<'_>, n: u32) {
 pub(super) fn divide_with(isa: Isa, ty: DataType, dst: Target<'_>, n: u32) {
     assert!(n > 0, "an average has at least one contribution");
     assert_eq!(dst.len % ty.bytes() as usize, 0, "an average has whole elements");
+    // Those of integers are quotients of floats as well.
+    let _environment = Environment::enter();
     // The quotient of integers of up to 32 bits is off by less than what it lacks to the next
     // integer, so that what is cut off is the same; it takes a third of the time.
     macro_rules! small {

@@ -4,6 +4,7 @@
 mod chunk;
 mod combine;
 mod divide;
+mod environment;
 mod halves;
 mod memory;
 mod reduce;

@@ -18,6 +18,7 @@ use std::sync::OnceLock;
 
 use super::chunk::{Chunk, Lanes, Pieces};
 use super::combine::{And, Combine, Max, Min, Or, Product, Sum, Xor};
+use super::environment::Environment;
 use super::halves::{Bf16, F16};
 use super::{Source, Target, copy};
 use crate::datatype::{DataType, Operation};
@@ -138,6 +139,7 @@ impl Pass<'_> {
         // A power of two, which the compiler does not know and would divide by.
         let whole = len & (ty.bytes() as usize - 1) == 0;
         assert!(whole, "a reduction works on whole elements");
+        let _environment = (!ty.is_integer()).then(Environment::enter);
         match LOOPS[isa as usize][ty as usize][op as usize] {
             // SAFETY: instruction sets are only named where the processor has them.
             Some(sweep) => unsafe { sweep(self) },

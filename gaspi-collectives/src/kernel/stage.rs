@@ -6,6 +6,7 @@
 
 use gaspi_core::{Error, Result};
 
+use super::environment::Environment;
 use super::halves::{Bf16, F16, Half};
 use super::reduce::Isa;
 use super::{Source, Target, accumulate, copy};
@@ -99,6 +100,7 @@ impl Stage {
     }
 
     fn convert(&self, dst: Target<'_>, src: Source<'_>) {
+        let _environment = (!self.from.is_integer()).then(Environment::enter);
         match Isa::of_this_processor() {
             Isa::Baseline => self.convert_inline(dst, src),
             #[cfg(target_arch = "x86_64")]

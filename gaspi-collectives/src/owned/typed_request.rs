@@ -7,6 +7,7 @@ use super::operand::Operand;
 use crate::algorithms::Algorithm;
 use crate::collective::Collective;
 use crate::datatype::{DataType, Element, Operation};
+use crate::mode::Mode;
 use crate::operations::MemoryTerms;
 use crate::request::{Combination, Request};
 
@@ -39,6 +40,7 @@ fn request(collective: Collective, root: Rank, combination: Combination) -> Requ
         combination,
         root,
         algorithm: None,
+        mode: None,
         background: false,
     }
 }
@@ -164,6 +166,12 @@ impl<T> TypedRequest<'_, T> {
     /// By this algorithm.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
         self.request.algorithm = Some(algorithm);
+        self
+    }
+
+    /// In this mode, which is the same on all ranks, in place of what GASPI_COLL_MODE says.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.request.mode = Some(mode);
         self
     }
 

@@ -14,6 +14,7 @@ use gaspi_core::{Error, Rank, Result};
 
 use crate::algorithms::Algorithm;
 use crate::collective::Collective;
+use crate::mode::Mode;
 use crate::steps::{Shape, Step, scratch_bytes};
 use agreement::AgreementGuard;
 use extents::{before, extents};
@@ -68,6 +69,7 @@ pub(crate) struct PlanKey {
     pub(crate) element_bytes: u64,
     pub(crate) root: Rank,
     pub(crate) algorithm: Option<Algorithm>,
+    pub(crate) mode: Mode,
     /// Some if a function of the program combines; true if it needs the order of the members.
     pub(crate) user: Option<bool>,
     pub(crate) counts: Vec<u64>,
@@ -174,7 +176,7 @@ fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<
     if let Some(preferred) = preferred.filter(|preferred| serves(*preferred)) {
         return Ok(preferred);
     }
-    let chosen = select::choose_where(collective, shape, may)
+    let chosen = select::choose_in(key.mode, collective, shape, may)
         .map_err(|reason| unsupported(reason.to_string()))?;
     if let Some(preferred) = preferred {
         log::info!(
@@ -196,3 +198,7 @@ fn posts_receives(steps: &[Step]) -> bool {
         .iter()
         .any(|step| matches!(step, Step::Receive { dst, .. } if dst.bytes >= POSTED_BYTES_MIN))
 }
+
+#[cfg(test)]
+#[path = "stable_tests.rs"]
+mod stable_tests;

@@ -2,11 +2,15 @@
 //!
 //! It depends only on what all members know, so that all select the same. The first row that fits
 //! and has steps for the shape is taken. Each operation ends with a row that serves every shape.
+//!
+//! Some rows depend on cores. In [`Mode::Stable`] cores only choose among algorithms that combine
+//! in the same order.
 
 use std::fmt;
 
 use crate::algorithms::Algorithm;
 use crate::collective::Collective;
+use crate::mode::Mode;
 use crate::steps::Shape;
 
 /// A row of the table.
@@ -228,6 +232,48 @@ pub fn choose_where(
     shape: &Shape,
     may: impl Fn(Algorithm) -> bool,
 ) -> Result<Algorithm, Unserved> {
+    first_of(TABLE, collective, shape, may)
+}
+
+/// The same in a mode.
+///
+/// # Errors
+/// As [`choose_where`].
+pub(crate) fn choose_in(
+    mode: Mode,
+    collective: Collective,
+    shape: &Shape,
+    may: impl Fn(Algorithm) -> bool,
+) -> Result<Algorithm, Unserved> {
+    first_in(mode, TABLE, collective, shape, may)
+}
+
+/// The first of a table in a mode. In the stable one the table says without regard to cores how
+/// contributions are grouped, and then with regard to them which algorithm of that grouping does
+/// it.
+fn first_in(
+    mode: Mode,
+    table: &[Row],
+    collective: Collective,
+    shape: &Shape,
+    may: impl Fn(Algorithm) -> bool,
+) -> Result<Algorithm, Unserved> {
+    if mode == Mode::Fast || !collective.reduces() {
+        return first_of(table, collective, shape, may);
+    }
+    let anywhere = Shape { shares_cores: false, one_machine: false, ..shape.clone() };
+    let grouping = first_of(table, collective, &anywhere, &may)?.grouping();
+    first_of(table, collective, shape, |algorithm| {
+        algorithm.grouping() == grouping && may(algorithm)
+    })
+}
+
+fn first_of(
+    table: &[Row],
+    collective: Collective,
+    shape: &Shape,
+    may: impl Fn(Algorithm) -> bool,
+) -> Result<Algorithm, Unserved> {
     let bytes = bytes(collective, shape);
     let one_node = shape.is_one_node();
     let nodes = shape.nodes.iter().max().map_or(0, |last| last + 1);
@@ -247,7 +293,7 @@ pub fn choose_where(
         };
         is_for && (row.size_min..=row.size_max).contains(&shape.size) && bytes <= bytes_max
     };
-    let listed = TABLE.iter().filter(fits).map(|row| row.algorithm);
+    let listed = table.iter().filter(fits).map(|row| row.algorithm);
     listed
         .chain(Algorithm::ALL)
         .find(|algorithm| may(*algorithm) && algorithm.fits(collective, shape))

@@ -132,3 +132,38 @@ fn few_that_share_a_machine_but_no_memory_are_served_by_the_root_itself() {
         assert_eq!(choose(Collective::Broadcast, &beside, None), Ok(expected), "{size} {nodes}");
     }
 }
+
+/// What a table with other rows would do to the bits of a result.
+#[test]
+fn cores_choose_no_other_order_in_the_stable_mode() {
+    let planted = [
+        row(C::Allreduce, A::CopyInCopyOut, OneNode, 1, STAGED),
+        beside(8, C::Allreduce, A::HalvingDoubling),
+        row(C::Allreduce, A::Ring, Any, 1, ALL),
+    ];
+    let first = |mode, shape: &Shape| first_in(mode, &planted, C::Allreduce, shape, |_| true);
+    let alone = shape(4, 1 << 10, 1);
+    let sharing = Shape { shares_cores: true, ..alone.clone() };
+    assert_eq!(first(Mode::Fast, &alone), Ok(A::Ring));
+    assert_eq!(first(Mode::Fast, &sharing), Ok(A::CopyInCopyOut));
+    for shape in [&alone, &sharing] {
+        assert_eq!(first(Mode::Stable, shape), Ok(A::Ring), "{shape:?}");
+    }
+    let apart = shape(4, 1 << 10, 4);
+    let beside = Shape { one_machine: true, ..apart.clone() };
+    assert_eq!(first(Mode::Fast, &beside), Ok(A::HalvingDoubling));
+    assert_eq!(first(Mode::Stable, &beside), Ok(A::Ring));
+    // Where nothing is combined, nothing has to be the same.
+    for mode in Mode::ALL {
+        assert_eq!(choose_in(mode, C::Broadcast, &beside, |_| true), Ok(A::Linear));
+    }
+}
+
+#[test]
+fn cores_choose_among_those_of_one_order_in_the_stable_mode() {
+    let alone = shape(4, 1 << 10, 1);
+    let sharing = Shape { shares_cores: true, ..alone.clone() };
+    let stable = |shape: &Shape| choose_in(Mode::Stable, C::Allreduce, shape, |_| true);
+    assert_eq!(stable(&alone), Ok(A::SingleCopy));
+    assert_eq!(stable(&sharing), Ok(A::CopyInCopyOut));
+}

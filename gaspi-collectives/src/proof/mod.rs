@@ -25,11 +25,14 @@ mod memory;
 mod run;
 mod value;
 
+use std::collections::HashMap;
 use std::fmt;
+use std::rc::Rc;
 
 use crate::collective::Collective;
 use crate::steps::{Shape, Step};
 use run::Run;
+use value::Value;
 
 type Checked<T = ()> = Result<T, String>;
 
@@ -75,6 +78,24 @@ impl std::error::Error for Fault {}
 /// The first [`Fault`] found.
 pub fn prove(calls: &[Call], slots: u32) -> Result<(), Fault> {
     Run::new(calls, slots).finish()
+}
+
+/// Proves a call, and says of each element of each member's result how contributions were combined:
+/// each pair of parentheses is a pass over memory, at whose end halves are rounded. Equal words
+/// mean equal bits.
+///
+/// # Errors
+/// The first [`Fault`] found.
+pub fn combinations(call: &Call, slots: u32) -> Result<Vec<Vec<Rc<str>>>, Fault> {
+    let mut run = Run::new(std::slice::from_ref(call), slots);
+    run.finish()?;
+    let mut known = HashMap::new();
+    let mut words = |value: &Value| {
+        let combination = || run.values.combination(*value).into();
+        Rc::clone(known.entry(value.combined()).or_insert_with(combination))
+    };
+    let of_member = |values: &Vec<Value>| values.iter().map(&mut words).collect();
+    Ok(run.results.iter().map(of_member).collect())
 }
 
 #[cfg(test)]

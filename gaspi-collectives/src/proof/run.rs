@@ -7,7 +7,7 @@ use super::memory::{self, Area, Clock, Knowledge, Layout, Memory, Stamp};
 use super::value::{Value, Values};
 use super::{Call, Checked, Fault};
 use crate::collective::Collective;
-use crate::steps::{self, Carry, LINE_BYTES, Members, Span, Spread, Step};
+use crate::steps::{self, Carry, LINE_BYTES, Members, PASS_SOURCES, Span, Spread, Step};
 
 /// A message that is under way.
 pub(super) struct Message {
@@ -57,6 +57,8 @@ pub(super) struct Run<'a> {
     pub(super) values: Values,
     /// The combination of each element of a call, at the first member that has it.
     pub(super) combined: Vec<Vec<Option<Value>>>,
+    /// What each member has at the end of the last call.
+    pub(super) results: Vec<Vec<Value>>,
     /// The joined clocks of all members after an arrival, with its number.
     pub(super) joined: (u64, Rc<Clock>),
 }
@@ -85,11 +87,12 @@ impl<'a> Run<'a> {
             taken: Vec::new(),
             values: Values::new(size as u32),
             combined: vec![Vec::new(); calls.len()],
+            results: vec![Vec::new(); size],
             joined: (0, clock.clone()),
         }
     }
 
-    pub(super) fn finish(mut self) -> Result<(), Fault> {
+    pub(super) fn finish(&mut self) -> Result<(), Fault> {
         for me in 0..self.size {
             self.begin_call(me).map_err(|what| self.fault(me, what))?;
         }
@@ -196,6 +199,7 @@ impl<'a> Run<'a> {
                 }
             }
         }
+        self.results[me as usize] = values;
         let now = self.now(me);
         let Member { clock, memory, .. } = &mut self.members[me as usize];
         memory.leave(number as u32, Knowledge { now, clock, taken: &self.taken })?;
@@ -243,11 +247,21 @@ impl<'a> Run<'a> {
     }
 
     fn combined(&mut self, left: Vec<Value>, right: Vec<Value>) -> Checked<Vec<Value>> {
+        self.combined_in_pass(left, right, true)
+    }
+
+    fn combined_in_pass(
+        &mut self,
+        left: Vec<Value>,
+        right: Vec<Value>,
+        rounded: bool,
+    ) -> Checked<Vec<Value>> {
         if left.len() != right.len() {
             return Err("combines spans of different length".to_owned());
         }
         let pairs = left.into_iter().zip(right);
-        pairs.map(|(left, right)| self.values.combine(left, right)).collect()
+        let both = |(left, right)| self.values.combine(left, right, rounded);
+        pairs.map(both).collect()
     }
 
     fn send(&mut self, me: u32, to: u32, src: Span, copied: bool) -> Checked<bool> {
@@ -377,11 +391,12 @@ impl<'a> Run<'a> {
             .map(|peer| self.spread(me, peer, dsts, (bytes, true)))
             .collect::<Checked<_>>()?;
         let mut result: Option<Vec<Value>> = None;
-        for source in &sources {
+        for (number, source) in sources.iter().enumerate() {
             let next = self.read(me, *source)?;
+            let rounded = number + 1 == sources.len() || sources.len() > PASS_SOURCES;
             result = Some(match result {
                 None => next,
-                Some(before) => self.combined(before, next)?,
+                Some(before) => self.combined_in_pass(before, next, rounded)?,
             });
         }
         let mut result = result.ok_or("reduces nothing")?;

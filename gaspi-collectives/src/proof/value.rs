@@ -21,6 +21,11 @@ impl Value {
     pub(super) fn input(call: u32, member: u32, element: u32) -> Value {
         Value { call, element, tree: member, finished: false }
     }
+
+    /// What it was combined of, whatever element it is.
+    pub(super) fn combined(self) -> (u32, bool) {
+        (self.tree, self.finished)
+    }
 }
 
 /// The value that an element should have in the end.
@@ -35,7 +40,18 @@ pub(super) enum Wanted {
 /// Members one after the other: first and last.
 type Runs = Rc<[(u32, u32)]>;
 
+/// Two operands.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Pair {
+    left: u32,
+    right: u32,
+    /// Whether the result is stored, and so rounded, before it is combined further.
+    rounded: bool,
+}
+
 struct Tree {
+    /// What it was made of; `None`: the contribution of a member.
+    operands: Option<Pair>,
     /// The members in it, sorted and joined.
     runs: Runs,
     /// Whether only neighbours were combined, the lower ones on the left.
@@ -46,31 +62,38 @@ struct Tree {
 pub(super) struct Values {
     size: u32,
     trees: Vec<Tree>,
-    made: HashMap<(u32, u32), u32>,
-    last: Option<((u32, u32), u32)>,
+    made: HashMap<Pair, u32>,
+    last: Option<(Pair, u32)>,
 }
 
 impl Values {
     pub(super) fn new(size: u32) -> Values {
-        let leaf = |member| Tree { runs: Rc::new([(member, member)]), in_order: true };
+        let leaf =
+            |member| Tree { operands: None, runs: Rc::new([(member, member)]), in_order: true };
         Values { size, trees: (0..size).map(leaf).collect(), made: HashMap::new(), last: None }
     }
 
-    /// `left op right`.
-    pub(super) fn combine(&mut self, left: Value, right: Value) -> Result<Value, String> {
+    /// `left op right`; not `rounded` if the pass goes on with it.
+    pub(super) fn combine(
+        &mut self,
+        left: Value,
+        right: Value,
+        rounded: bool,
+    ) -> Result<Value, String> {
         let same = left.call == right.call && left.element == right.element;
         if !same || left.finished || right.finished {
             return Err(format!("combines {} with {}", self.name(left), self.name(right)));
         }
-        let pair = (left.tree, right.tree);
+        let pair = Pair { left: left.tree, right: right.tree, rounded };
         let known = self.last.filter(|last| last.0 == pair).map(|last| last.1);
         let tree = match known.or_else(|| self.made.get(&pair).copied()) {
             Some(tree) => tree,
             None => {
-                let (a, b) = (&self.trees[pair.0 as usize], &self.trees[pair.1 as usize]);
+                let of = |tree: u32| &self.trees[tree as usize];
+                let (a, b) = (of(pair.left), of(pair.right));
                 let runs = joined(&a.runs, &b.runs)?;
                 let in_order = a.in_order && b.in_order && runs.len() == 1 && a.runs[0] < b.runs[0];
-                self.trees.push(Tree { runs, in_order });
+                self.trees.push(Tree { operands: Some(pair), runs, in_order });
                 let tree = self.trees.len() as u32 - 1;
                 self.made.insert(pair, tree);
                 tree
@@ -106,13 +129,30 @@ impl Values {
         if right && value.call == call { Ok(()) } else { Err(self.name(value)) }
     }
 
+    /// How it was combined: each pair of parentheses is a pass, at whose end it is rounded.
+    pub(super) fn combination(&self, value: Value) -> String {
+        let mut words = self.words(value.tree);
+        if value.finished {
+            words.push_str(" finished");
+        }
+        words
+    }
+
+    fn words(&self, tree: u32) -> String {
+        let Some(Pair { left, right, rounded }) = self.trees[tree as usize].operands else {
+            return tree.to_string();
+        };
+        let both = format!("{} {}", self.words(left), self.words(right));
+        if rounded { format!("({both})") } else { both }
+    }
+
     fn is_whole(&self, value: Value) -> bool {
         *self.trees[value.tree as usize].runs == [(0, self.size - 1)]
     }
 
     /// For messages.
     fn name(&self, value: Value) -> String {
-        let Tree { runs, in_order } = &self.trees[value.tree as usize];
+        let Tree { runs, in_order, .. } = &self.trees[value.tree as usize];
         let from: Vec<String> = runs.iter().map(|(a, b)| format!("{a}..={b}")).collect();
         format!(
             "element {} of call {} from {}{}{}",

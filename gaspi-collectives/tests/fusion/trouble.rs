@@ -1,8 +1,8 @@
 //! Fused buffers when something is wrong.
 
 use super::*;
-use gaspi_collectives::Operation;
 use gaspi_collectives::fusion::handles;
+use gaspi_collectives::{Mode, Operation};
 use gaspi_core::{Config, Error, Rank, Timeout};
 
 macro_rules! fails {
@@ -42,6 +42,10 @@ fn declarations_that_differ_are_told_on_all() {
         let other = Options { threshold: 1 << 20, ..Options::default() };
         let options = if is_last { &other } else { &plain };
         differ(&floats(&counts), options, "rank 0 and rank 2 give different options");
+        let stable = Options { mode: Some(Mode::Stable), ..Options::default() };
+        let options = if is_last { &stable } else { &plain };
+        let text = "rank 0 asks for mode fast of a fused buffer, rank 2 for stable";
+        differ(&floats(&counts), options, text);
         // The next one works.
         let fusion = create(rt, &floats(&[10]), &plain);
         submit(&fusion, 0, &contribution(rt.rank().index(), 0, 0, 10));

@@ -121,6 +121,7 @@ impl Buffers {
             combination: Combination::BuiltIn(case.ty, case.op),
             root: Rank(case.root as u16),
             algorithm,
+            mode: None,
             background: false,
         }
     }

@@ -119,6 +119,7 @@ fn averages_of_halves_have_the_same_bits_whoever_is_late() {
                 combination: Combination::BuiltIn(DataType::F16, Operation::Average),
                 root: Rank(0),
                 algorithm: None,
+                mode: None,
                 background: false,
             };
             // SAFETY: the buffers live until it has ended.

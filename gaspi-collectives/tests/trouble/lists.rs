@@ -40,7 +40,8 @@ impl Pieces {
             let count = ((memory.len() - GUARD) / ty.bytes() as usize) as u64;
             Piece { data: memory.as_mut_ptr(), count, ty: *ty }
         });
-        BroadcastList { pieces: pieces.collect(), root, algorithm: None, background: false }
+        let pieces = pieces.collect();
+        BroadcastList { pieces, root, algorithm: None, mode: None, background: false }
     }
 
     fn check(&self, round: usize) {

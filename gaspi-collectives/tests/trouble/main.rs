@@ -78,6 +78,7 @@ impl Memory {
             combination: Combination::BuiltIn(DataType::U64, Operation::Sum),
             root: Rank(0),
             algorithm: None,
+            mode: None,
             background: false,
         }
     }

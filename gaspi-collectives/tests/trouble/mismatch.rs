@@ -4,7 +4,7 @@
 use super::ranks::{self, LIMIT, Nodes};
 use super::{ALL, Memory, SOON, UNTOUCHED, call, check_sum, within};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request};
+use gaspi_collectives::{Blocks, Combination, DataType, Mode, Operation, Request};
 use gaspi_collectives::{prepare_raw, start_raw};
 use gaspi_core::{Config, Error, Rank, Result, Runtime, Timeout};
 use std::time::Instant;
@@ -146,6 +146,31 @@ fn of_algorithm() {
         request.count = 1;
         request.algorithm = odd.then_some(Algorithm::Ring);
     });
+}
+
+/// The error says who asked for which mode.
+fn of_mode() {
+    for by in [None, Some(Algorithm::Ring)] {
+        for_all("mode", by, |request, odd| {
+            request.mode = Some(if odd { Mode::Stable } else { Mode::Fast });
+        });
+    }
+    let errors = ranks::run(2, |rt| {
+        let mut memory = Memory::new(rt.rank(), (COUNT * 8) as usize);
+        let mut request = memory.request(Collective::Allreduce, COUNT);
+        // The default is the fast one.
+        request.mode = (rt.rank() == Rank(1)).then_some(Mode::Stable);
+        let error = call(rt, ALL, &request, LIMIT).expect_err("the modes differ");
+        let _ = rt.barrier(ALL, LIMIT);
+        error.to_string()
+    });
+    for (rank, error) in errors.into_iter().enumerate() {
+        let name = |rank| if rank == 0 { "fast" } else { "stable" };
+        let (own, other) = (name(rank), name(1 - rank));
+        let words = format!("rank {rank} asks for mode {own}, rank {} for {other}", 1 - rank);
+        let turned = format!("rank {} asks for mode {other}, rank {rank} for {own}", 1 - rank);
+        assert!(error.contains(&words) || error.contains(&turned), "{error}");
+    }
 }
 
 fn of_counts_of_blocks() {
@@ -391,6 +416,7 @@ tests! {
         of_type_and_operation,
         of_root,
         of_algorithm,
+        of_mode,
         of_counts_of_blocks,
         of_one_that_is_ahead,
         nothing_of_others_is_written,

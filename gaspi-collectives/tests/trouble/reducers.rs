@@ -27,6 +27,7 @@ impl Bytes {
             combination: Combination::User(reducer.clone()),
             root: Rank(2),
             algorithm: None,
+            mode: None,
             background: false,
         }
     }

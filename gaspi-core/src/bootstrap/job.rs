@@ -36,7 +36,18 @@ pub struct Job {
     pub(crate) node: Option<u64>,
     /// Where others find the listeners of this rank, where that is not where they are.
     pub(crate) proxy: Option<TestProxy>,
+    /// What this rank takes its machine for: see [`Job::on_machine`].
+    pub(crate) machine: TestMachine,
     pub(crate) server: ServerLocation,
+}
+
+/// What a test says of a machine, in place of what is there: see [`Job::on_machine`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct TestMachine {
+    /// Cores that its ranks may use.
+    pub cores: Option<u32>,
+    /// The kernel refuses copies between processes.
+    pub without_cross_memory: bool,
 }
 
 /// Gives for the address of a listener the one at which others find it: see [`Job::via_proxy`].
@@ -137,6 +148,7 @@ impl Job {
             spans_hosts: false,
             node: None,
             proxy: None,
+            machine: TestMachine::default(),
             server: ServerLocation::NotNeeded,
         }
     }
@@ -167,6 +179,13 @@ impl Job {
     #[must_use]
     pub fn on_node(self, node: u64) -> Job {
         Job { node: Some(node), spans_hosts: true, ..self }
+    }
+
+    /// The same rank, which takes its machine for another one; for tests. All ranks of the machine
+    /// have to.
+    #[must_use]
+    pub fn on_machine(self, machine: TestMachine) -> Job {
+        Job { machine, ..self }
     }
 
     /// The same rank, which others reach through a proxy that may delay, hold back or cut what

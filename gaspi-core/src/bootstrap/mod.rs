@@ -30,4 +30,4 @@ pub use exchange::membership::{LauncherEvent, Membership};
 pub(crate) use exchange::message::ATOMICS_FIELD;
 pub use exchange::server::{Presence, RelayId, Request, Server};
 pub use exchange::start_status::StartStage;
-pub use job::{Job, RANKS_MAX, TestProxy, Transport};
+pub use job::{Job, RANKS_MAX, TestMachine, TestProxy, Transport};

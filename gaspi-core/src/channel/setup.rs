@@ -101,6 +101,9 @@ impl Inner {
     /// Whether all other members of this node may copy from and to this process.
     fn is_reachable(&self, ranks: &[Rank]) -> bool {
         let Some(arena) = self.channels.arena() else { return false };
+        if self.job.machine.without_cross_memory {
+            return false;
+        }
         let others =
             ranks.iter().filter(|rank| self.ranks.is_local(**rank) && **rank != self.ranks.me);
         others.into_iter().all(|rank| arena.segment.answer_of(*rank) == Some(1))

@@ -389,6 +389,7 @@ impl PendingInit {
         let (config, size) = (self.config.clone(), self.job.size);
         let (ranks, cores) = of_machine(&cards, self.job.rank);
         let initial = initial_group(&config, size);
+        let cores = self.job.machine.cores.unwrap_or(cores);
         let waiter = Waiter::new(ranks, cores).on_sockets(endpoints.remote);
         // A rank that is not connected with all does not hear of all that leave.
         let ranks =

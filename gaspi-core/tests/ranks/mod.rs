@@ -14,7 +14,9 @@ pub(crate) use layouts::{
 pub(crate) use threads::{Barrier, now, pause, scope};
 
 use gaspi_core::twin::{Network, Ticket};
-use gaspi_core::{Config, DeviceChoice, Job, MessageCarrier, PendingInit, Rank, Runtime, Timeout};
+use gaspi_core::{
+    Config, DeviceChoice, Job, MessageCarrier, PendingInit, Rank, Runtime, TestMachine, Timeout,
+};
 use gaspi_mock_card::Fabric;
 use gaspi_mock_card::control::Live;
 use std::io::Write;
@@ -143,6 +145,28 @@ pub(crate) fn run_over<T: Send>(
         config,
         |id, rank| nodes.job(id, rank, size),
         body,
+    )
+}
+
+/// As [`run`], on machines like this one.
+pub(crate) fn run_on_machine<T: Send>(
+    size: u32,
+    machine: TestMachine,
+    body: impl Fn(&Runtime) -> T + Sync,
+) -> Vec<T> {
+    let nodes = Nodes::of_this_test();
+    let network = layouts::network(nodes, size);
+    let devices = layouts::devices(nodes, size, "");
+    run_on(
+        (network.as_ref(), layouts::faults(nodes), devices.as_ref()),
+        size,
+        &Config::default(),
+        |id, rank| nodes.job(id, rank, size).on_machine(machine),
+        |runtime| {
+            let result = body(&runtime);
+            let _ = runtime.term(LIMIT);
+            result
+        },
     )
 }
 

@@ -7,10 +7,10 @@ use super::reductions::Reductions;
 use crate::error::Failure;
 use crate::types::*;
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Blocks, Combination, DataType, Operation, Request, SimpleRequest};
+use gaspi_collectives::{Blocks, Combination, DataType, Mode, Operation, Request, SimpleRequest};
 use gaspi_core::{Error, GroupId, Rank, Runtime};
 use std::ffi::{CStr, c_void};
-use std::mem::offset_of;
+use std::mem::{MaybeUninit, offset_of};
 use std::ptr;
 
 /// More bytes than any version of [`gaspi_coll_options_t`] will have.
@@ -110,6 +110,7 @@ pub(crate) fn request(collective: Collective) -> Request {
         combination: Combination::BuiltIn(DataType::U8, Operation::Sum),
         root: Rank(0),
         algorithm: None,
+        mode: None,
         background: false,
     }
 }
@@ -127,7 +128,8 @@ pub(crate) fn simple(
     let (ty, op) = (data_type(datatype)?, operation(op)?);
     let Buffers { send, receive } = buffers.resolve(used, InPlace::Same).ok()?;
     let (send, receive, root) = (send.cast(), receive.cast(), Rank(root));
-    Some(SimpleRequest { collective, send, receive, count, ty, op, root, algorithm: None })
+    let (algorithm, mode) = (None, None);
+    Some(SimpleRequest { collective, send, receive, count, ty, op, root, algorithm, mode })
 }
 
 pub(crate) fn data_type(number: gaspi_coll_datatype_t) -> Option<DataType> {
@@ -319,11 +321,45 @@ pub(crate) fn algorithm(collective: Collective, name: &str) -> Result<Algorithm,
     })
 }
 
-/// Reads options of any kind, which begin with their size.
+/// The mode of a number; `None` is the default.
+pub(crate) fn mode(number: gaspi_uint) -> Result<Option<Mode>, Failure> {
+    match number {
+        GASPI_COLL_MODE_DEFAULT => Ok(None),
+        GASPI_COLL_MODE_FAST => Ok(Some(Mode::Fast)),
+        GASPI_COLL_MODE_STABLE => Ok(Some(Mode::Stable)),
+        _ => Err(Failure::Rejected(format!(
+            "options: mode {number} does not exist; there are GASPI_COLL_MODE_DEFAULT, _FAST and \
+             _STABLE"
+        ))),
+    }
+}
+
+/// Options of any kind, which begin with their size.
+///
+/// # Safety
+/// They consist of integers and pointers, of which zeroes are valid.
+pub(crate) unsafe trait Versioned: Copy {
+    /// Bytes of each version of the header before the one that this library is built for, the
+    /// oldest first.
+    const FORMER: &[usize];
+}
+
+// SAFETY: integers and a pointer.
+unsafe impl Versioned for gaspi_coll_options_t {
+    /// 1001 had no mode.
+    const FORMER: &[usize] = &[offset_of!(gaspi_coll_options_t, mode)];
+}
+
+// SAFETY: integers and a pointer.
+unsafe impl Versioned for gaspi_fusion_options_t {
+    const FORMER: &[usize] = &[];
+}
+
+/// Reads options. Those that an older header does not have are zero.
 ///
 /// # Safety
 /// `options` points to as many bytes as its first word says.
-pub(crate) unsafe fn read_options<T: Copy>(
+pub(crate) unsafe fn read_options<T: Versioned>(
     options: *const T,
     name: &str,
     remedy: &str,
@@ -335,7 +371,8 @@ pub(crate) unsafe fn read_options<T: Copy>(
         let reason = format!("{reason}; {remedy}");
         Failure::Core(Error::Size { size: size as u64, reason })
     };
-    if size < known || size as u64 > OPTIONS_BYTES_MAX {
+    let is_former = T::FORMER.contains(&size);
+    if size < known && !is_former || size as u64 > OPTIONS_BYTES_MAX {
         return Err(refuse(&format!("{name} does not have so many bytes")));
     }
     for at in known..size {
@@ -346,8 +383,14 @@ pub(crate) unsafe fn read_options<T: Copy>(
             )));
         }
     }
-    // SAFETY: the size was checked to be at least that of the structure.
-    Ok(unsafe { options.read_unaligned() })
+    let mut read = MaybeUninit::<T>::zeroed();
+    // SAFETY: C contract. At most as many bytes as there are at either end.
+    unsafe {
+        let to = read.as_mut_ptr().cast::<u8>();
+        std::ptr::copy_nonoverlapping(options.cast(), to, size.min(known));
+    }
+    // SAFETY: the trait's promise: the rest is zeroes.
+    Ok(unsafe { read.assume_init() })
 }
 
 /// Reads the options into a request.
@@ -364,13 +407,15 @@ pub(crate) unsafe fn optioned(
     let (name, remedy) = ("gaspi_coll_options_t", "begin with GASPI_COLL_OPTIONS_INIT");
     // SAFETY: the caller's promise.
     let options = unsafe { read_options(options, name, remedy) }?;
-    if options.background > 1 || options.reserved != 0 {
+    if options.background > 1 || options.reserved != 0 || options.reserved2 != 0 {
         return Err(Failure::Rejected(format!(
-            "options: background is {}, reserved is {}; they have to be 0 or 1, and 0",
-            options.background, options.reserved
+            "options: background is {}, reserved is {}, reserved2 is {}; they have to be 0 or 1, 0 \
+             and 0",
+            options.background, options.reserved, options.reserved2
         )));
     }
     request.background = options.background == 1;
+    request.mode = mode(options.mode)?;
     if !options.algorithm.is_null() {
         // SAFETY: the header asks for a text that ends with a zero byte.
         let name = unsafe { CStr::from_ptr(options.algorithm) };
@@ -455,13 +500,30 @@ mod tests {
 
     #[test]
     fn options_of_later_versions_are_taken_as_long_as_they_say_nothing_new() {
-        assert!(read(24, &[]).is_ok());
-        assert!(read(32, &[0; 8]).is_ok());
-        for (size, tail) in
-            [(32, &[0, 0, 0, 0, 0, 0, 0, 1][..]), (25, &[1]), (0, &[]), (23, &[]), (4097, &[])]
-        {
+        assert!(read(32, &[]).is_ok());
+        assert!(read(40, &[0; 8]).is_ok());
+        let last = &[0, 0, 0, 0, 0, 0, 0, 1][..];
+        for (size, tail) in [(40, last), (33, &[1]), (0, &[]), (23, &[]), (31, &[]), (4097, &[])] {
             assert_eq!(read(size, tail).unwrap_err().code(), GASPI_ERR_INV_SIZE, "{size}");
         }
+    }
+
+    #[test]
+    fn options_of_a_former_version_have_no_mode() {
+        let mut options = [24_u64, 0, 1, u64::MAX];
+        // SAFETY: no more than the first 24 bytes are looked at.
+        let read = |options: &[u64]| unsafe {
+            optioned(request(Collective::Allreduce), options.as_ptr().cast())
+        };
+        let former = read(&options).unwrap();
+        assert_eq!((former.mode, former.background), (None, true));
+        options[0] = 32;
+        assert!(matches!(read(&options), Err(Failure::Rejected(_))), "all of it is read now");
+        options[3] = GASPI_COLL_MODE_STABLE.into();
+        assert_eq!(read(&options).unwrap().mode, Some(Mode::Stable));
+        options[3] = 3;
+        let Err(Failure::Rejected(words)) = read(&options) else { panic!("there is no mode 3") };
+        assert!(words.contains("mode 3 does not exist"), "{words}");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Fused buffers of gaspi_collectives.h.
 
-use super::arguments::{algorithm, data_type, operation, read_options, strange_type};
+use super::arguments::{algorithm, data_type, mode, operation, read_options, strange_type};
 use crate::error::{Failure, Outcome, boundary};
 use crate::runtime::{hold, timeout};
 use crate::types::*;
@@ -39,8 +39,11 @@ unsafe fn options(options: *const gaspi_fusion_options_t) -> Result<Options, Fai
         0 => None,
         wire => Some(data_type(wire).ok_or_else(|| strange_type(wire))?),
     };
-    if given.background > 1 {
-        return Err(rejected(format!("background is {}; it has to be 0 or 1", given.background)));
+    if given.background > 1 || given.reserved != 0 {
+        return Err(rejected(format!(
+            "background is {}, reserved is {}; they have to be 0 or 1, and 0",
+            given.background, given.reserved
+        )));
     }
     let algorithm = if given.algorithm.is_null() {
         None
@@ -57,6 +60,7 @@ unsafe fn options(options: *const gaspi_fusion_options_t) -> Result<Options, Fai
         contributions: given.contributions,
         wire,
         algorithm,
+        mode: mode(given.mode)?,
         background: given.background == 1,
     })
 }

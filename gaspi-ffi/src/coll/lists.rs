@@ -5,7 +5,7 @@ use crate::error::Failure;
 use crate::runtime::timeout;
 use crate::types::*;
 use gaspi_collectives::algorithms::Collective;
-use gaspi_collectives::{BroadcastList, Piece, handles, run_broadcast_list};
+use gaspi_collectives::{BroadcastList, Piece, Request, handles, run_broadcast_list};
 use gaspi_core::{GroupId, Rank};
 
 /// What C passes, with the program's numbers checked.
@@ -33,8 +33,8 @@ unsafe fn list(
     let pieces = (0..num as usize).map(piece).collect::<Result<_, Failure>>()?;
     // SAFETY: the caller's promise.
     let request = unsafe { optioned(request(Collective::Broadcast), options) }?;
-    let (algorithm, background) = (request.algorithm, request.background);
-    Ok(BroadcastList { pieces, root: Rank(root), algorithm, background })
+    let Request { algorithm, mode, background, .. } = request;
+    Ok(BroadcastList { pieces, root: Rank(root), algorithm, mode, background })
 }
 
 procedures! {

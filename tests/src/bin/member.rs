@@ -224,6 +224,7 @@ impl Memory {
             combination: case.combination(),
             root: case.root,
             algorithm: case.algorithm,
+            mode: None,
             background: case.way == Way::Background,
         }
     }

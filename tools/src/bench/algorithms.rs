@@ -1,15 +1,26 @@
-//! By which algorithms an operation is measured: what the library chooses, one by its name, or all
-//! that serve it.
+//! By which algorithms an operation is measured, and in which modes: what the library chooses, one
+//! by its name, or all that serve it.
 
+use crate::arguments::Modes;
 use crate::failure::{Failure, Result};
 use crate::library::{Collectives, SUCCESS};
-use std::ffi::{CStr, CString};
+use std::ffi::{CStr, CString, c_uint};
 
 /// What `--algorithm` says for all that serve.
 pub(crate) const EVERY: &str = "all";
 
-/// The name of an algorithm; none where the library chooses.
-pub(crate) type Algorithm = Option<CString>;
+/// The numbers of modes in the options of an operation.
+const DEFAULT: c_uint = 0;
+const FAST: c_uint = 1;
+const STABLE: c_uint = 2;
+
+/// How an operation is carried out.
+#[derive(Debug, Clone)]
+pub(crate) struct Algorithm {
+    /// None where the library chooses.
+    pub(crate) name: Option<CString>,
+    pub(crate) mode: c_uint,
+}
 
 /// What the library logs, as a variable.
 const LOG: &str = "GASPI_LOG";
@@ -22,18 +33,29 @@ const NAMES_BYTES: usize = 1024;
 pub(crate) fn of(
     procedures: &Collectives,
     operation: &str,
-    wanted: Option<&str>,
+    (wanted, modes): (Option<&str>, Option<Modes>),
     run: impl Fn(&Algorithm) -> Result<()>,
 ) -> Result<Vec<Algorithm>> {
-    let Some(wanted) = wanted else { return Ok(vec![None]) };
-    if wanted != EVERY {
-        let name = CString::new(wanted)
+    let mode = match modes {
+        None => DEFAULT,
+        Some(Modes::Fast) => FAST,
+        Some(Modes::Stable | Modes::Both) => STABLE,
+    };
+    let mut name = None;
+    if let Some(wanted) = wanted.filter(|wanted| *wanted != EVERY) {
+        let given = CString::new(wanted)
             .map_err(|_| Failure::usage("--algorithm has a zero byte in its name"))?;
-        return Ok(vec![Some(name)]);
+        name = Some(given);
     }
-    let mut algorithms = vec![None];
+    let mut algorithms = vec![Algorithm { name: name.clone(), mode }];
+    if modes == Some(Modes::Both) {
+        algorithms.push(Algorithm { name, mode: FAST });
+    }
+    if wanted != Some(EVERY) {
+        return Ok(algorithms);
+    }
     for name in known(procedures, operation)? {
-        let algorithm = Some(name);
+        let algorithm = Algorithm { name: Some(name), mode };
         // Every rank is refused for the same reason, before anything has moved.
         if run(&algorithm).is_ok() {
             algorithms.push(algorithm);
@@ -51,9 +73,12 @@ pub(crate) fn refuse_quietly() {
     }
 }
 
-/// The name of an algorithm as tables show it.
+/// The name of an algorithm as tables show it, with the mode that was asked for.
 pub(crate) fn name(algorithm: &Algorithm) -> Option<String> {
-    algorithm.as_ref().map(|name| name.to_string_lossy().into_owned())
+    let mode = [None, Some("fast"), Some("stable")][algorithm.mode as usize];
+    let name = algorithm.name.as_ref().map(|name| name.to_string_lossy());
+    let both: Vec<&str> = name.as_deref().into_iter().chain(mode).collect();
+    (!both.is_empty()).then(|| both.join(", "))
 }
 
 /// The algorithms that the library knows for an operation.

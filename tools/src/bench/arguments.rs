@@ -241,6 +241,10 @@ pub(crate) struct DataCollective {
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<String>,
 
+    /// What bits may depend on [default: what GASPI_COLL_MODE says]
+    #[arg(long, value_enum)]
+    pub(crate) mode: Option<Modes>,
+
     /// Beside writes from each rank to the next, of as many bytes as a rank has to send
     #[arg(long)]
     pub(crate) point_to_point: bool,
@@ -270,6 +274,7 @@ impl DataCollective {
             sizes: Sizes::default_with(plain, cold),
             ty: Type::F32,
             algorithm: None,
+            mode: None,
             point_to_point: false,
             in_place: false,
             memory: Place::Segment,
@@ -294,6 +299,17 @@ pub(crate) struct Reducing {
     /// How elements are combined
     #[arg(short = 'o', long, value_enum, default_value = "sum")]
     pub(crate) op: Op,
+}
+
+/// The modes of a collective operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Modes {
+    /// On anything
+    Fast,
+    /// Not on memory, cores or who comes first
+    Stable,
+    /// The stable mode beside the fast one
+    Both,
 }
 
 /// Where the buffers of a collective operation lie.

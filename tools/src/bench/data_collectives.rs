@@ -6,7 +6,7 @@
 //! number.
 
 use crate::algorithms::{self, Algorithm};
-use crate::arguments::{DataCollective, Place, Plain, Reducing, Test};
+use crate::arguments::{DataCollective, Modes, Place, Plain, Reducing, Test};
 use crate::elements::{Op, Pattern, Type};
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, Segment};
@@ -131,10 +131,15 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
     if options.root as usize >= ranks {
         return Err(Failure::usage(format!("--root {}: the job has {ranks} ranks", options.root)));
     }
-    if options.point_to_point && options.algorithm.as_deref() == Some(algorithms::EVERY) {
+    let beside = [
+        options.point_to_point,
+        options.algorithm.as_deref() == Some(algorithms::EVERY),
+        options.mode == Some(Modes::Both),
+    ];
+    if beside.into_iter().filter(|asked| *asked).count() > 1 {
         return Err(Failure::usage(
-            "--point-to-point and --algorithm all are measured beside different things; ask for \
-             one",
+            "--point-to-point, --algorithm all and --mode both are measured beside different \
+             things; ask for one",
         ));
     }
     if options.point_to_point && ranks < 2 {
@@ -356,7 +361,7 @@ impl Call<'_> {
             _ => 0,
         });
         let (count, ty, op, root) = (self.count as u64, self.ty.code(), self.op.code(), self.root);
-        let options = Options::of(algorithm.as_deref());
+        let options = Options::of(algorithm.name.as_deref(), algorithm.mode);
         let options = &raw const options;
         let (sends, receives) = (self.sends.as_ptr(), self.receives.as_ptr());
         let none = std::ptr::null();
@@ -444,6 +449,7 @@ fn row(job: &Job, wish: &Wish<'_>, size: usize, report: &mut Report) -> Result<(
     let comparison = match (algorithms.len(), options.point_to_point) {
         (_, true) => Some(Comparison::Writes),
         (1, false) => None,
+        _ if options.mode == Some(Modes::Both) => Some(Comparison::Modes),
         _ => Some(Comparison::Algorithms),
     };
     let best = (1..algorithms.len()).min_by(|one, other| {
@@ -521,8 +527,8 @@ fn measure(call: &Call<'_>, options: &DataCollective) -> Result<(Vec<Algorithm>,
         };
         // So that the first calls do not move what no check has ever written.
         call.write(buffers(0), 0);
-        let name = options.algorithm.as_deref();
-        let algorithms = algorithms::of(&call.procedures, call.kind.name(), name, |algorithm| {
+        let wanted = (options.algorithm.as_deref(), options.mode);
+        let algorithms = algorithms::of(&call.procedures, call.kind.name(), wanted, |algorithm| {
             call.run(algorithm, buffers(0))
         })?;
         let mut lanes: Vec<Lane<'_>> = (algorithms.iter())

@@ -311,7 +311,7 @@ fn allreduce<'a>(
     Ok(Lane::new(move |batch| {
         let us = timed_with_cpu(batch, cpu, || {
             let data: *mut c_void = segment.region.address().cast();
-            let options = Options::of(None);
+            let options = Options::of(None, 0);
             // SAFETY: the segment has so many elements.
             let status = unsafe {
                 (procedures.allreduce)(

@@ -112,7 +112,7 @@ const RING_SHARE: f64 = 0.85;
 fn comparison(row: &Row) -> Option<Goal> {
     let moved = row.moved.as_ref()?;
     match moved.comparison? {
-        Comparison::Algorithms if row.limit.is_some() => {
+        Comparison::Algorithms | Comparison::Modes if row.limit.is_some() => {
             let noise = row.samples.noise().unwrap_or_default();
             Some(Goal::AtMost(CHOICE.max(1.0 + noise)))
         }

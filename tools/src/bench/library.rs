@@ -100,13 +100,16 @@ pub(crate) struct Options {
     algorithm: *const c_char,
     background: c_uint,
     reserved: c_uint,
+    mode: c_uint,
+    reserved2: c_uint,
 }
 
 impl Options {
-    /// With an algorithm by its name, which has to stay as long as these.
-    pub(crate) fn of(algorithm: Option<&CStr>) -> Options {
+    /// With an algorithm by its name, which has to stay as long as these, in a mode by its number.
+    pub(crate) fn of(algorithm: Option<&CStr>, mode: c_uint) -> Options {
         let algorithm = algorithm.map_or(std::ptr::null(), CStr::as_ptr);
-        Options { size: size_of::<Options>(), algorithm, background: 0, reserved: 0 }
+        let size = size_of::<Options>();
+        Options { size, algorithm, background: 0, reserved: 0, mode, reserved2: 0 }
     }
 }
 
@@ -175,6 +178,8 @@ pub(crate) struct TensorOptions {
     contributions: c_uint,
     wire: c_uint,
     background: c_uint,
+    mode: c_uint,
+    reserved: c_uint,
 }
 
 impl TensorOptions {
@@ -190,6 +195,8 @@ impl TensorOptions {
             contributions: 1,
             wire: 0,
             background: background.into(),
+            mode: 0,
+            reserved: 0,
         }
     }
 }

@@ -244,6 +244,7 @@ impl Report {
             let ratio = row.of_limit().map(|ratio| ratio_text(row.judged, ratio));
             let head = match comparison {
                 Comparison::Algorithms => "of best",
+                Comparison::Modes => "of fast",
                 Comparison::Writes => "of p2p",
             };
             columns.push(Column::right(head, 8, ratio));

@@ -61,6 +61,8 @@ pub(crate) struct Moved {
 pub(crate) enum Comparison {
     /// What the library chooses beside every algorithm that serves.
     Algorithms,
+    /// The stable mode beside the fast one.
+    Modes,
     /// Writes from each rank to the next.
     Writes,
 }

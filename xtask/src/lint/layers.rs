@@ -133,7 +133,7 @@ const COLLECTIVES: &[Layer] = &[
     // The language of algorithms, and what is done to elements.
     Layer {
         name: "the steps",
-        modules: &["collective", "datatype", "steps", "kernel", "user_reduction"],
+        modules: &["collective", "datatype", "mode", "steps", "kernel", "user_reduction"],
     },
     // Steps for each collective, and the proof that they do what they should.
     Layer { name: "the algorithms", modules: &["algorithms", "proof"] },
