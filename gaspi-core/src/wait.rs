@@ -189,8 +189,8 @@ impl Waiter {
         None
     }
 
-    /// The same, and where ranks share cores a few times more, giving way to others in between: what
-    /// is waited for comes from a rank that needs the core.
+    /// The same, and where ranks share cores a few times more, giving way to others in between:
+    /// what is waited for comes from a rank that needs the core.
     #[inline]
     pub(crate) fn poll_giving_way<T>(self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         let found = self.poll_briefly(&mut attempt);
