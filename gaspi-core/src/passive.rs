@@ -72,9 +72,12 @@ impl Mailbox {
         letters.push_back(Letter { sender, request, connection, message });
     }
 
-    /// Its sender takes a message back.
-    pub(crate) fn withhold(&self, sender: Rank, request: u64) {
-        self.letters.lock().retain(|letter| letter.sender != sender || letter.request != request);
+    /// Its sender takes a message back; the connection that it came by, if it was here.
+    pub(crate) fn withhold(&self, sender: Rank, request: u64) -> Option<u64> {
+        let mut letters = self.letters.lock();
+        let is_it = |letter: &Letter| letter.sender == sender && letter.request == request;
+        let index = letters.iter().position(is_it)?;
+        letters.remove(index).map(|letter| letter.connection)
     }
 
     /// The first message of up to `size` bytes.

@@ -210,6 +210,28 @@ impl Inner {
         }
     }
 
+    /// Takes a message to another node back, and waits until it was received or cannot be any more.
+    /// Whoever hears of it then, by whichever rank, does not receive it.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the receiver has not answered; the message may be taken back later.
+    fn take_back(&self, rank: Rank, key: RequestKey, deadline: Deadline) -> Result<()> {
+        let Some(call) = self.endpoints.requests.continued(&key) else { return Ok(()) };
+        let withhold = wire::message::Message::Withhold { request: call.request() };
+        if call.outcome().is_none() {
+            // Who cannot be told any more does not receive it either.
+            let _ = self.send_message(rank, &withhold, Deadline::Now);
+        }
+        let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
+        match self.finish_call(key, rank, call, deadline, waiting) {
+            Err(error) if error.is_timeout() => {
+                Err(Error::Timeout { pending: format!("{rank} to give a passive message back") })
+            }
+            // With its connection it is lost.
+            _ => Ok(()),
+        }
+    }
+
     /// Takes a message of another node that fits.
     fn receive_letter(&self, to: *mut u8, size: u64) -> Option<Rank> {
         let Letter { sender, request, connection, message } = self.passive.mailbox.take(size)?;
@@ -323,19 +345,32 @@ impl Runtime {
         Ok(sender)
     }
 
-    /// Takes back the messages whose sends timed out (GASPI 17.1, 9.3.1).
+    /// Takes back the messages whose sends timed out (GASPI 17.1, 9.3.1). Nobody receives one that
+    /// was not received before this returns.
     ///
     /// # Errors
-    /// [`Error::NotInitialised`].
-    pub fn passive_queue_purge(&self, _timeout: Timeout) -> Result<()> {
+    /// [`Error::NotInitialised`]. [`Error::Timeout`]: a receiver on another node has not answered;
+    /// another purge goes on.
+    pub fn passive_queue_purge(&self, timeout: Timeout) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
+        let (deadline, mut outcome) = (timeout.deadline(), Ok(()));
         for receiver in (0..inner.ranks.size).map(|rank| Rank(rank as u16)) {
             let mut sending = inner.passive.outbox.lanes[receiver.index()].lock();
             if let SendState::Calling { key } = sending.state {
                 sending.state = SendState::Idle;
                 drop(sending);
-                inner.withhold(receiver, &key);
+                let taken_back = inner.take_back(receiver, key, deadline);
+                if taken_back.is_err() {
+                    let mut sending = inner.passive.outbox.lanes[receiver.index()].lock();
+                    if matches!(sending.state, SendState::Idle) {
+                        sending.state = SendState::Calling { key };
+                    } else {
+                        drop(sending);
+                        inner.withhold(receiver, &key);
+                    }
+                }
+                outcome = outcome.and(taken_back);
                 continue;
             }
             let SendState::TimedOut { buffer, .. } = sending.state else { continue };
@@ -347,6 +382,6 @@ impl Runtime {
             drop(sending);
             inner.free_buffer(buffer);
         }
-        Ok(())
+        outcome
     }
 }

@@ -141,7 +141,12 @@ impl Upcalls for Inner {
                 self.react(reaction);
             }
             Message::Revoke { segment, generation } => self.revoked(peer, segment, generation),
-            Message::Withhold { request } => self.passive.mailbox.withhold(peer, request),
+            Message::Withhold { request } => {
+                if let Some(connection) = self.passive.mailbox.withhold(peer, request) {
+                    // Its sender may wait until nobody can receive it.
+                    self.endpoints.answer(connection, request, Ok(0));
+                }
+            }
             Message::Pairing(pairing) => match self.endpoints.verbs(self) {
                 Some(verbs) => verbs.told(peer, pairing),
                 None => self.without_device(peer, pairing),
@@ -159,9 +164,16 @@ impl Upcalls for Inner {
         self.import_segment(peer, register, files)
     }
 
+    fn doubted(&self, peer: Rank) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            verbs.note_loss(peer);
+        }
+    }
+
     fn lost(&self, peer: Rank, answers: bool) {
         if let Some(verbs) = self.endpoints.verbs(self) {
-            verbs.disconnect(peer);
+            // Where it was in doubt before, that counts.
+            if answers { verbs.reset_lost(peer) } else { verbs.disconnect(peer) }
         }
         self.channels.lost(peer);
         self.ranks.wake_own();

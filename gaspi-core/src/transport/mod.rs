@@ -130,6 +130,10 @@ pub(crate) trait Upcalls: Send + Sync {
     /// In words, for the peer, if it cannot be reached.
     fn import(&self, peer: Rank, register: &Register, files: &[OwnedFd]) -> Result<u64, String>;
 
+    /// A connection with `peer` has broken, and it is not known yet whether it lives. What is begun
+    /// from now on is no part of the loss.
+    fn doubted(&self, peer: Rank);
+
     /// What was under way to `peer` is lost, though it lives. Where it `answers`, what nobody
     /// acknowledges is sent again.
     fn lost(&self, peer: Rank, answers: bool);

@@ -29,6 +29,11 @@ pub(crate) struct PendingCall {
 
 impl PendingCall {
     /// Of a request of this number.
+    /// The number of its request.
+    pub(crate) fn request(&self) -> u64 {
+        self.request
+    }
+
     pub(in crate::transport) fn new(request: u64) -> PendingCall {
         PendingCall { request, ..PendingCall::default() }
     }
@@ -136,7 +141,7 @@ impl PendingRequests {
     }
 
     /// The call whose timeout ran out with this key, if there is one.
-    pub(in crate::transport) fn continued(&self, key: &RequestKey) -> Option<Arc<PendingCall>> {
+    pub(crate) fn continued(&self, key: &RequestKey) -> Option<Arc<PendingCall>> {
         let mut timed_out = self.timed_out.lock();
         let calls = timed_out.get_mut(key)?;
         let call = calls.pop();

@@ -233,6 +233,40 @@ fn more_messages_than_the_outbox_holds() {
     });
 }
 
+fn what_was_taken_back_is_received_by_nobody_who_hears_of_it() {
+    run(3, |rt| {
+        make(rt, S0, 64);
+        let hear = || {
+            rt.notify_waitsome(S0, 0, 1, LIMIT).expect("notified");
+            rt.notify_reset(S0, NotificationId(0)).expect("reset");
+        };
+        let tell = |rank| {
+            rt.notify(Rank(rank), S0, NotificationId(0), 1, Q0, LIMIT).expect("notify");
+            rt.wait(Q0, LIMIT).expect("wait");
+        };
+        for _ in 0..100 {
+            match rt.rank().0 {
+                0 => {
+                    let sent = rt.passive_send(S0, 0, Rank(1), 8, Timeout::Test);
+                    fails!(sent, Error::Timeout { .. });
+                    rt.passive_queue_purge(LIMIT).expect("purge");
+                    // The news goes round by another rank.
+                    tell(2);
+                }
+                1 => {
+                    hear();
+                    fails!(rt.passive_receive(S0, 0, 64, Timeout::Test), Error::Timeout { .. });
+                }
+                _ => {
+                    hear();
+                    tell(1);
+                }
+            }
+            meet(rt);
+        }
+    });
+}
+
 tests! {
     EVERY:
         arguments_are_checked,
@@ -244,5 +278,6 @@ tests! {
         a_message_to_oneself_works_from_two_threads,
         several_threads_send_and_receive_and_none_is_lost_or_seen_twice,
         a_message_to_a_rank_that_ended_is_an_error,
-        more_messages_than_the_outbox_holds;
+        more_messages_than_the_outbox_holds,
+        what_was_taken_back_is_received_by_nobody_who_hears_of_it;
 }

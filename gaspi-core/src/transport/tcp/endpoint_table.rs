@@ -129,6 +129,7 @@ impl EndpointTable {
     pub(crate) fn suspect(&self, up: &dyn Upcalls, rank: Rank) {
         if up.ranks().liveness(rank) == liveness::JOINED && !up.ranks().is_local(rank) {
             self.suspected.lock().insert(rank);
+            up.doubted(rank);
             self.want(rank, ConnectPurpose::Probe);
         }
     }

@@ -89,7 +89,19 @@ impl Verbs<'_> {
     /// all that has come. Whoever looks next does that, without what the caller holds; pairs that
     /// have been begun until then are no part of the loss.
     pub(crate) fn disconnect(self, peer: Rank) {
+        self.note_loss(peer);
+        self.reset_lost(peer);
+    }
+
+    /// The connection with `peer` was lost: pairs that have been begun by now go with it. What is
+    /// begun later is settled on another connection, and the peer may use it before this rank
+    /// knows that the peer lives.
+    pub(crate) fn note_loss(self, peer: Rank) {
         self.table.used_with(peer).for_each(|lane| lane.shown.attempts.lose());
+    }
+
+    /// Whoever looks next takes down the pairs that went with a connection to `peer`.
+    pub(crate) fn reset_lost(self, peer: Rank) {
         self.table.resets.peers.lock().push(peer);
         self.table.resets.any.store(true, Ordering::Release);
         self.up.ranks().wake_own();
