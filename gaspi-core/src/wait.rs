@@ -197,8 +197,15 @@ impl Waiter {
         if found.is_some() || self.spin {
             return found;
         }
+        Waiter::poll_after_yields(attempt)
+    }
+
+    /// Out of line: what has come already should not pay for it.
+    #[cold]
+    #[inline(never)]
+    fn poll_after_yields<T>(mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
         (0..BRIEF_YIELDS).find_map(|_| {
-            self.give_way();
+            std::thread::yield_now();
             attempt()
         })
     }
