@@ -18,7 +18,7 @@ fn a_step_stands_beside_one_allreduce() -> Result<()> {
         let options = ["--order", order, "--transport", transport, "--check"];
         let rows = rows(ranks, &[&LENET[..], &FEW, &options].concat())?;
         let variants: Vec<_> = rows.iter().map(|row| row["variant"].as_str()).collect();
-        let expected = ["set-up", "in place", "private, lent"];
+        let expected = ["set-up", "in place", "private, lent", "CPU, in place"];
         assert_eq!(variants, expected.map(Some), "{ranks} ranks, {order}, {transport}");
         for row in &rows {
             demand(row["errors"] == 0, "no error", row)?;
