@@ -38,7 +38,7 @@ impl Inner {
             let slot = |rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
             have_arrived(ranks, slot, step, BARRIER.signature, &mut next).then_some(())
         };
-        let all = if once { look() } else { self.waiter.poll_giving_way(look) };
+        let all = if once { look() } else { self.waiter.poll_briefly(look) };
         if all.is_none() {
             // Before this thread has claimed the group again, another one could take this barrier
             // for its own.
