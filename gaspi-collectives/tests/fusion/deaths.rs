@@ -154,8 +154,10 @@ fn a_rank_that_dies_at_any_stage_is_named() {
         let dead = seed / STAGES + seed % 2;
         let threshold = [0, 1 << 15][seed % 2];
         let options = Options { threshold, background: seed % 3 > 0, ..Options::default() };
-        let parted = ranks::Barrier::new(SIZE);
+        let (joined, parted) = (ranks::Barrier::new(SIZE), ranks::Barrier::new(SIZE));
         ranks::run_owned(SIZE as u32, &Config::default(), |rt| {
+            // A rank that dies while others join ends their start.
+            joined.wait();
             let me = rt.rank().index();
             let mut random = Random((seed * SIZE + me) as u64);
             if me == dead {
