@@ -443,6 +443,7 @@ impl SendQueue {
         }
         self.control.clear();
         self.wire = Vec::new();
+        self.sent = 0;
         self.body = None;
         self.pipe = None;
         lost
