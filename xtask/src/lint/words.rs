@@ -57,7 +57,7 @@ const WORDS: &[(&str, &str, &[As])] = &[
     ("release_held", "flush", &[Function]),
     // Control and channel.
     ("gaspi-core/: agreement", "control", &[Module]),
-    ("gaspi-core/src/control: Relay", "TreeBarrier", &[Type]),
+    ("gaspi-core/src/control: Relay", "Leaders", &[Type]),
     ("loans", "zero_copy", &[Module]),
     ("gaspi-core/: lend", "begin_send", &[Function]),
     ("borrowers", "in_flight", &[Module, Function]),
