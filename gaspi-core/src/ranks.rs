@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::os::event::Wakeup;
 use crate::os::process;
+use crate::segment::published::Published;
 use crate::segment::table::{Table, Tables};
 use crate::segment::{ARENA, Target};
 use crate::sync::epoch::{self, Retired};
@@ -313,10 +314,31 @@ impl Ranks {
         self.targets.make(rank)
     }
 
-    /// The generation of a peer's segment that this rank can use.
+    /// The generation of a peer's segment that this rank can use. One that is not mapped yet is
+    /// none.
     pub(crate) fn target_generation(&self, peer: Rank, segment: SegmentId) -> Option<u32> {
         let known = self.targets_of(peer).get_arc(segment)?;
-        known.alive().then_some(known.generation)
+        (known.alive() && known.is_published().is_none()).then_some(known.generation)
+    }
+
+    /// A peer of this node has published a segment, unless it is mapped already or the peer has
+    /// died.
+    pub(crate) fn learn_published(&self, peer: Rank, segment: SegmentId, published: Published) {
+        let _changes = self.targets.changes();
+        let is_mapped = self.target_generation(peer, segment) == Some(published.generation);
+        if !is_mapped && self.liveness(peer) != liveness::DEAD {
+            self.replace_target(peer, segment, Target::published(published));
+        }
+    }
+
+    /// A published segment is what mapping it has brought, unless another thread was faster.
+    pub(crate) fn learn_mapped(&self, peer: Rank, segment: SegmentId, target: Target) {
+        let _changes = self.targets.changes();
+        let known = self.targets_of(peer).get_arc(segment);
+        let is_it = |known: &Arc<Target>| known.is_published().is_some();
+        if known.is_some_and(|known| is_it(&known) && known.generation == target.generation) {
+            self.replace_target(peer, segment, target);
+        }
     }
 
     /// A segment of `rank`, if it was made known to this rank.

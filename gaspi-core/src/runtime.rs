@@ -25,7 +25,7 @@ use crate::queue::Queue;
 use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::segment::table::Table;
-use crate::segment::{Segment, Target};
+use crate::segment::{Reach, Segment, Target};
 use crate::statistics::Statistics;
 use crate::sync::Mutex;
 use crate::sync::epoch::{self};
@@ -190,10 +190,7 @@ impl Inner {
         segment: SegmentId,
         inside: &'g epoch::Guard,
     ) -> Result<&'g Target> {
-        match self.ranks.target(rank, segment, inside) {
-            Some(target) => Ok(target),
-            None => Err(self.no_target(rank, segment)),
-        }
+        self.target_in(self.ranks.targets.of(rank), rank, segment, inside)
     }
 
     /// The same among the targets of `rank`.
@@ -206,9 +203,24 @@ impl Inner {
         inside: &'g epoch::Guard,
     ) -> Result<&'g Target> {
         match targets.and_then(|targets| targets.get(segment, inside)) {
-            Some(target) => Ok(target),
+            Some(target) if target.reach != Reach::Published => Ok(target),
+            Some(target) => self.mapped_target(target, rank, segment, inside),
             None => Err(self.no_target(rank, segment)),
         }
+    }
+
+    /// The same of a segment that is about to be mapped.
+    #[cold]
+    fn mapped_target<'g>(
+        &self,
+        target: &'g Target,
+        rank: Rank,
+        segment: SegmentId,
+        inside: &'g epoch::Guard,
+    ) -> Result<&'g Target> {
+        let Some(published) = target.is_published() else { return Ok(target) };
+        self.map_published(rank, segment, published)?;
+        self.ranks.target(rank, segment, inside).ok_or_else(|| self.no_target(rank, segment))
     }
 
     #[cold]

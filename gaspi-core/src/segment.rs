@@ -9,6 +9,7 @@
 
 pub(crate) mod own;
 pub(crate) mod prepared;
+pub(crate) mod published;
 pub(crate) mod table;
 
 use crate::diagnostics::{self, CheckState};
@@ -17,10 +18,12 @@ use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
 use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
 use crate::segment::prepared::PreparedMemory;
+use crate::segment::published::Published;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wire::message::{MemoryKey, Register};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -38,8 +41,14 @@ pub(crate) const ARENA: SegmentId = SegmentId(u8::MAX);
 /// Words of its notification space.
 pub(crate) const ARENA_WORDS: u32 = 1 << 20;
 
+/// The name of its memory file, for tools.
+const FILE_NAME: &CStr = c"gaspi-segment";
+
 const ALIVE: u32 = 1;
 const DELETED: u32 = 0;
+/// Bit of a rank's word in the header: it has mapped the segment by what was published, and has to
+/// be told of its end. Below it the word counts copies under way.
+const MAPPED: u32 = 1 << 31;
 
 /// Where the parts of a segment's memory file begin.
 #[derive(Debug, Clone, Copy)]
@@ -85,9 +94,73 @@ impl Control {
         self.word(64 + u64::from(rank.0) * 4)
     }
 
+    /// Says which segment it is, for whoever opens the file by its number.
+    fn identify(&self, generation: u32, nonce: u64) {
+        for (word, value) in self.identity().into_iter().zip(identity(generation, nonce)) {
+            // Relaxed: published by the arrival that tells of it.
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+
+    fn is(&self, generation: u32, nonce: u64) -> bool {
+        self.identity().map(|word| word.load(Ordering::Relaxed)) == identity(generation, nonce)
+    }
+
+    fn identity(&self) -> [&AtomicU32; 3] {
+        [4, 8, 12].map(|offset| self.word(offset))
+    }
+
+    /// Maps header and notification space of a peer's `segment`.
+    fn import(segment: SegmentId, file: &OwnedFd, shape: Shape) -> Result<Control> {
+        let layout = Layout::new(segment, shape);
+        memory::check_sealed(file.as_fd(), layout.control_len)?;
+        let mapping = Mapping::new(file.as_fd(), 0, layout.control_len)
+            .map_err(|error| Error::os(format!("mapping {segment}"), &error))?;
+        Ok(Control { mapping, layout })
+    }
+
+    /// Maps the data behind it, which may lie in a file of its own.
+    fn map_data(
+        &self,
+        segment: SegmentId,
+        file: &OwnedFd,
+        huge: Option<&OwnedFd>,
+        size: u64,
+    ) -> Result<Mapping> {
+        let (file, at, len) = match huge {
+            Some(huge) => (huge, 0, size.checked_next_multiple_of(HUGE_PAGE)),
+            None => (file, self.layout.data_at(size), Some(size)),
+        };
+        let too_large = || Error::Memory {
+            needed: size,
+            available: u64::MAX,
+            reason: "no address space is so large".to_owned(),
+        };
+        let len = len.ok_or_else(too_large)?;
+        memory::check_sealed(file.as_fd(), at.checked_add(len).ok_or_else(too_large)?)?;
+        Mapping::new(file.as_fd(), at, len)
+            .map_err(|error| Error::os(format!("mapping {segment}"), &error))
+    }
+
+    /// Whether its owner has not ended it.
+    fn exists(&self) -> bool {
+        self.alive().load(Ordering::SeqCst) == ALIVE
+    }
+
+    /// Tells the owner that rank `me` has mapped it. False if it has ended.
+    fn note_mapped(&self, me: Rank) -> bool {
+        // SeqCst: either the owner's delete sees this, or the look below sees the delete.
+        self.in_use(me).fetch_or(MAPPED, Ordering::SeqCst);
+        self.exists()
+    }
+
     fn notifications(&self) -> *const AtomicU32 {
         self.word(self.layout.notifications_at)
     }
+}
+
+fn identity(generation: u32, nonce: u64) -> [u32; 3] {
+    [generation, nonce as u32, (nonce >> 32) as u32]
 }
 
 #[derive(Debug)]
@@ -168,7 +241,7 @@ impl Segment {
             }
             Error::os(format!("mapping {id}"), error)
         };
-        let file = memory::create(c"gaspi-segment", file_len, false)?;
+        let file = memory::create(FILE_NAME, file_len, false)?;
         let mapping = Mapping::new(file.as_fd(), 0, layout.control_len)
             .map_err(|error| out_of_memory(&error))?;
         let data = match bound {
@@ -317,9 +390,15 @@ impl Segment {
             // What a peer maps are pages of its own after the delete.
             Data::Mapped { .. } => None,
             Data::Bound(_) => {
-                ranks.find(|rank| self.control.in_use(*rank).load(Ordering::SeqCst) != 0)
+                let copying = |rank| self.control.in_use(rank).load(Ordering::SeqCst) & !MAPPED;
+                ranks.find(|rank| copying(*rank) != 0)
             }
         }
+    }
+
+    /// Whether `rank` has mapped it by what was published. Once it has ended, nobody begins to.
+    pub(crate) fn is_mapped_by(&self, rank: Rank) -> bool {
+        self.control.in_use(rank).load(Ordering::SeqCst) & MAPPED != 0
     }
 }
 
@@ -328,7 +407,7 @@ fn huge(size: u64) -> Option<(Mapping, OwnedFd)> {
     if size < HUGE_PAGE {
         return None;
     }
-    let file = memory::create(c"gaspi-segment", size.next_multiple_of(HUGE_PAGE), true).ok()?;
+    let file = memory::create(FILE_NAME, size.next_multiple_of(HUGE_PAGE), true).ok()?;
     let mapping = Mapping::huge(file.as_fd(), size.next_multiple_of(HUGE_PAGE)).ok()?;
     Some((mapping, file))
 }
@@ -346,6 +425,8 @@ pub(crate) enum Reach {
     Remote,
     /// By devices, on another node; by frames to its owner where a lane has none.
     Device { key: u32, address: u64 },
+    /// It will be mapped here at first access.
+    Published,
 }
 
 impl Reach {
@@ -357,6 +438,7 @@ impl Reach {
             Reach::Staged => "copied by its owner",
             Reach::Remote => "reached by TCP",
             Reach::Device { .. } => "reached by an RDMA device",
+            Reach::Published => "mapped at first access",
         }
     }
 }
@@ -365,6 +447,7 @@ impl Reach {
 enum Keep {
     Own(Arc<Segment>),
     Imported { control: Control, _data: Option<Mapping> },
+    Published(Published),
     Nothing,
 }
 
@@ -428,33 +511,33 @@ impl Target {
             return Err(missing());
         }
         let file = descriptors.first().ok_or_else(missing)?;
-        let layout = Layout::new(register.segment, shape);
-        let failed =
-            |error: std::io::Error| Error::os(format!("mapping {}", register.segment), &error);
-        memory::check_sealed(file.as_fd(), layout.control_len)?;
-        let mapping = Mapping::new(file.as_fd(), 0, layout.control_len).map_err(failed)?;
-        let control = Control { mapping, layout };
-        let (data, reach) = if register.address != 0 {
-            (None, probe(register, pid))
-        } else {
-            let (file, at, len) = match descriptors.get(1) {
-                Some(huge) => (huge, 0, register.size.next_multiple_of(HUGE_PAGE)),
-                None => (file, layout.data_at(register.size), register.size),
-            };
-            let end = at.checked_add(len).ok_or_else(missing)?;
-            memory::check_sealed(file.as_fd(), end)?;
-            (Some(Mapping::new(file.as_fd(), at, len).map_err(failed)?), Reach::Mapped)
-        };
-        Ok(Target {
+        let control = Control::import(register.segment, file, shape)?;
+        let (size, generation) = (register.size, register.generation);
+        if register.address == 0 {
+            let data = control.map_data(register.segment, file, descriptors.get(1), size)?;
+            return Ok(Target::imported(control, Some(data), Reach::Mapped, size, generation));
+        }
+        let reach = probe(register, pid);
+        Ok(Target::imported(control, None, reach, size, generation))
+    }
+
+    fn imported(
+        control: Control,
+        data: Option<Mapping>,
+        reach: Reach,
+        size: u64,
+        generation: u32,
+    ) -> Target {
+        Target {
             alive: control.alive(),
             notifications: control.notifications(),
             data: data.as_ref().map_or(std::ptr::null_mut(), Mapping::as_ptr),
-            mapped: if data.is_some() { register.size } else { 0 },
-            size: register.size,
-            generation: register.generation,
+            mapped: if data.is_some() { size } else { 0 },
+            size,
+            generation,
             reach,
             keep: Keep::Imported { control, _data: data },
-        })
+        }
     }
 
     /// A segment of a rank of another node, which this rank's device reaches by `key`.
@@ -471,6 +554,29 @@ impl Target {
                 None => Reach::Remote,
             },
             keep: Keep::Nothing,
+        }
+    }
+
+    /// A segment of a rank of this node that is mapped at first access.
+    pub(crate) fn published(published: Published) -> Target {
+        Target {
+            alive: &raw const THERE,
+            notifications: std::ptr::null(),
+            data: std::ptr::null_mut(),
+            mapped: 0,
+            size: published.size,
+            generation: published.generation,
+            reach: Reach::Published,
+            keep: Keep::Published(published),
+        }
+    }
+
+    /// Where to map it from, if that has not been done.
+    #[inline]
+    pub(crate) fn is_published(&self) -> Option<&Published> {
+        match &self.keep {
+            Keep::Published(published) => Some(published),
+            _ => None,
         }
     }
 
@@ -535,7 +641,7 @@ impl Target {
         let control = match &self.keep {
             Keep::Own(segment) => &segment.control,
             Keep::Imported { control, .. } => control,
-            Keep::Nothing => return None,
+            Keep::Published(_) | Keep::Nothing => return None,
         };
         let word = control.in_use(rank);
         // SeqCst: either the delete sees this mark, or the look below sees the delete.

@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::os::memory::check_available;
 use crate::runtime::{Inner, Runtime};
+use crate::segment::published::{PUBLISHED_WORDS, Published};
 use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
 use crate::sync::MutexGuard;
@@ -26,6 +27,10 @@ use std::time::Duration;
 const MAKING: u64 = 0;
 const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
+
+/// Ranks of a node that map each other's segments in the call that makes them. With more, each maps
+/// what it accesses, when it does so first.
+const MAPPED_AT_ONCE: usize = 16;
 
 /// How long a delete waits for peers that are copying from or to bound memory.
 const COPY_LIMIT: Duration = Duration::from_secs(10);
@@ -130,10 +135,14 @@ impl Inner {
         self.endpoints.requests.forget_registrations(id, segment.generation);
         let revoke = Message::Revoke { segment: id, generation: segment.generation };
         let registered = segment.registered.lock();
-        for rank in registered.iter().filter(|rank| self.ranks.liveness(**rank) == liveness::JOINED)
-        {
-            // Whoever cannot be told any more does not use it any more.
-            let _ = self.send_message(*rank, &revoke, Deadline::Now);
+        let others = |rank: &&Rank| **rank != self.ranks.me && !registered.contains(rank);
+        let locals = self.ranks.area.locals().iter().filter(others);
+        let mapped = locals.filter(|rank| segment.is_mapped_by(**rank));
+        for rank in registered.iter().chain(mapped) {
+            if self.ranks.liveness(*rank) == liveness::JOINED {
+                // Whoever cannot be told any more does not use it any more.
+                let _ = self.send_message(*rank, &revoke, Deadline::Now);
+            }
         }
         drop(registered);
         // Threads of this rank may wait for something in it.
@@ -348,7 +357,8 @@ impl Inner {
         if call.cursor() == REGISTERING {
             let registered = own.as_ref().ok_or_else(|| self.no_segment(segment)).and_then(|own| {
                 let course = waiting(Call::MakeKnown, segment.0);
-                self.register_all(own, &call.ranks_shared(), deadline, course)
+                let ranks = self.to_be_told(own, call.ranks());
+                self.register_all(own, &ranks, deadline, course)
             });
             match registered {
                 Err(error) if error.is_timeout() => return Err(error),
@@ -377,8 +387,11 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<Option<Error>> {
         let failure = call.failure();
-        let own_report = call.report(failure.as_ref());
-        call.arrive(&own_report);
+        let [status, details] = call.report(failure.as_ref());
+        let own = self.memory.segments.get_arc(segment);
+        let published = own.and_then(|own| own.publish(self.memory.nonce));
+        let [w0, w1, w2, w3] = published.map_or([0; PUBLISHED_WORDS], |it| it.words());
+        call.arrive(&[status, details, w0, w1, w2, w3]);
         let met = call.await_all(deadline);
         if met.as_ref().is_err_and(Error::is_timeout) {
             return met.map(|()| None);
@@ -397,8 +410,60 @@ impl Inner {
             let what = (kind.name(), waiting(Call::Create, segment.0));
             call.reported(member, told(member), what, deadline)
         });
+        let failure = failure.or(met.err()).or(failed);
+        if failure.is_none() && self.ranks.area.locals().len() > MAPPED_AT_ONCE {
+            for (member, rank) in call.ranks().iter().enumerate() {
+                if *rank == self.ranks.me || !self.ranks.is_local(*rank) {
+                    continue;
+                }
+                let [_, _, published @ ..] = call.payload(member, call.step());
+                if let Some(published) = Published::from_words(published) {
+                    self.ranks.learn_published(*rank, segment, published);
+                }
+            }
+        }
         call.finish();
-        Ok(failure.or(met.err()).or(failed))
+        Ok(failure)
+    }
+
+    /// The members that hear of a new segment by a message each. In a node of many ranks those of
+    /// it find it by what the arrivals publish.
+    fn to_be_told(&self, segment: &Segment, members: &[Rank]) -> Vec<Rank> {
+        let finds_it =
+            |rank: Rank| self.ranks.is_local(rank) && self.ranks.area.may_open_descriptors(rank);
+        let of_node = members.iter().filter(|rank| self.ranks.is_local(**rank)).count();
+        let published = of_node > MAPPED_AT_ONCE && segment.is_mapped();
+        members.iter().copied().filter(|rank| !published || !finds_it(*rank)).collect()
+    }
+
+    /// Maps a segment of `rank` that was published.
+    ///
+    /// # Errors
+    /// It cannot be opened or mapped, or `rank` has died.
+    #[cold]
+    pub(crate) fn map_published(
+        &self,
+        rank: Rank,
+        segment: SegmentId,
+        published: &Published,
+    ) -> Result<()> {
+        let pid = self.ranks.cards[rank.index()].pid;
+        match published.map(segment, pid, self.memory.shape, self.ranks.me) {
+            Ok(Some(target)) => {
+                log::debug!(
+                    "{segment} of {rank} has {} and is mapped at first access",
+                    diagnostics::bytes(published.size)
+                );
+                self.ranks.learn_mapped(rank, segment, target);
+            }
+            // It was deleted, or its owner's process has ended.
+            Ok(None) => {
+                self.ranks.may_have_ended(rank);
+                self.ranks.forget_target(rank, segment, Some(published.generation));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 }
 

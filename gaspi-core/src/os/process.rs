@@ -11,8 +11,12 @@ use crate::error::{Error, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
+use std::ffi::CStr;
+use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// What can be seen of another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,6 +136,53 @@ pub fn open(pid: i32, started: u64) -> Result<Option<OwnedFd>> {
         Err(_) if has_ended(&fd) => Ok(None),
         Err(error) => Err(Error::os(format!("reading /proc/{pid}/stat"), &error)),
     }
+}
+
+/// Opens the memory file `name` that is descriptor `number` of the process `pid`. `None` if that is
+/// closed or another file by now, or the process has ended.
+///
+/// # Errors
+/// The kernel does not allow it: the process is of another user, or was made undumpable.
+pub fn open_memory_of(pid: i32, number: u32, name: &CStr) -> io::Result<Option<OwnedFd>> {
+    let path = format!("/proc/{pid}/fd/{number}");
+    // Not to open what may be a device.
+    let is_it = |found: &Path| {
+        let name_of = found.as_os_str().as_bytes().strip_prefix(b"/memfd:");
+        name_of.is_some_and(|found| found.starts_with(name.to_bytes()))
+    };
+    let open = || std::fs::OpenOptions::new().read(true).write(true).open(&path);
+    let opened = match std::fs::read_link(&path) {
+        Ok(found) if is_it(&found) => open(),
+        Ok(_) => return Ok(None),
+        Err(error) => Err(error),
+    };
+    let gone = [libc::ENOENT, libc::ESRCH, libc::ENXIO];
+    match opened {
+        Ok(file) => Ok(Some(file.into())),
+        Err(error) if error.raw_os_error().is_some_and(|number| gone.contains(&number)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// A number that two processes have in common if each may open files by the other's descriptors:
+/// the same user, group and pid namespace, of which there is a /proc. 0 if none may open those of
+/// this process.
+pub fn descriptor_domain() -> u64 {
+    let dumpable = rustix::process::dumpable_behavior();
+    if !matches!(dumpable, Ok(rustix::process::DumpableBehavior::Dumpable)) {
+        return 0;
+    }
+    // /proc shows this process under the number by which others know it.
+    let seen = std::fs::read_link("/proc/self");
+    if !seen.is_ok_and(|seen| seen.as_os_str() == std::process::id().to_string().as_str()) {
+        return 0;
+    }
+    let Ok(namespace) = rustix::fs::stat("/proc/self/ns/pid") else { return 0 };
+    let user = u64::from(rustix::process::geteuid().as_raw());
+    let group = u64::from(rustix::process::getegid().as_raw());
+    let mut hash = std::hash::DefaultHasher::new();
+    (namespace.st_dev, namespace.st_ino, user, group).hash(&mut hash);
+    hash.finish().max(1)
 }
 
 /// Whether the process has ended.

@@ -330,6 +330,86 @@ fn register_with_a_rank_that_died_or_left_is_an_error() {
     });
 }
 
+/// More than map each other's segments while they make them.
+const MANY: u32 = 18;
+
+fn ranks_of_a_crowded_node_reach_each_other_by_every_procedure() {
+    run(MANY, |rt| {
+        let (me, size) = (u64::from(rt.rank().0), u64::from(MANY));
+        let at = |distance: u64| Rank(((me + distance) % size) as u16);
+        let from = |distance: u64| (me + size - distance) % size;
+        for round in 1..4u64 {
+            let size_of = |rank: Rank| 256 + 64 * round + u64::from(rank.0) * 8;
+            rt.segment_create(S0, size_of(rt.rank()), GroupId::ALL, LIMIT, Init::Zeroed)
+                .unwrap_or_else(|e| panic!("round {round}: {e}"));
+            put_u64(rt, S0, 0, 1000 * round + me);
+            meet(rt);
+            // Each is the first access to its target.
+            assert_eq!(rt.segment_size(S0, at(5)), Ok(size_of(at(5))));
+            let outside = Transfer { remote_offset: size_of(at(6)), ..eight(at(6)) };
+            fails!(rt.write(&outside, Q0, LIMIT), Error::RemoteOffset { .. });
+            rt.write(&eight(at(1)), Q0, LIMIT).expect("write");
+            rt.notify(at(2), S0, NotificationId(2), 2, Q0, LIMIT).expect("notify");
+            let behind = Transfer { remote_offset: 16, ..eight(at(3)) };
+            rt.write_notify(&behind, NotificationId(3), 3, Q0, LIMIT).expect("write_notify");
+            rt.atomic_fetch_add(S0, 24, at(4), 4 + me, LIMIT).expect("fetch_add");
+            let back = Transfer { local_offset: 32, remote_offset: 0, ..eight(at(7)) };
+            rt.read(&back, Q0, LIMIT).expect("read");
+            rt.wait(Q0, LIMIT).expect("wait");
+            meet(rt);
+            let found = [8, 16, 24, 32].map(|offset| get_u64(rt, S0, offset));
+            let written = [1, 3].map(|distance| 1000 * round + from(distance));
+            let read = 1000 * round + u64::from(at(7).0);
+            assert_eq!(found, [written[0], written[1], 4 + from(4), read]);
+            for id in [2, 3] {
+                assert_eq!(rt.notify_reset(S0, NotificationId(id)), Ok(u32::from(id)));
+            }
+            // No rank is told that has not mapped it: the next access tells.
+            rt.segment_delete(S0).expect("delete");
+            meet(rt);
+            for distance in [1, 8] {
+                let size = rt.segment_size(S0, at(distance));
+                fails!(size, Error::InvalidSegment { .. });
+            }
+            meet(rt);
+        }
+    });
+}
+
+fn a_member_of_a_crowded_node_dies_before_it_was_accessed() {
+    // All have ended the call before one dies.
+    let (made, written) = (Barrier::new(MANY as usize), Barrier::new(MANY as usize - 1));
+    run_owned(MANY, &Config::default(), |rt| {
+        make(&rt, S0, 64);
+        made.wait();
+        if rt.rank() == Rank(3) {
+            return die(rt);
+        }
+        soon("the death", || rt.state(Rank(3)) == Ok(State::Corrupt));
+        let error = rt.segment_size(S0, Rank(3));
+        fails!(error, Error::InvalidSegment { .. });
+        let sent = rt.write(&eight(Rank(3)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+        assert!(sent.is_err(), "a write to the dead");
+        rt.write(&eight(Rank(4)), Q0, LIMIT).expect("write to the living");
+        rt.wait(Q0, LIMIT).expect("wait");
+        written.wait();
+    });
+}
+
+fn registering_again_maps_what_was_published() {
+    run(MANY, |rt| {
+        make(rt, S0, 64);
+        for rank in others(rt) {
+            rt.segment_register(S0, rank, LIMIT).expect("register");
+        }
+        meet(rt);
+        for rank in others(rt) {
+            assert_eq!(rt.segment_size(S0, rank), Ok(64));
+        }
+        meet(rt);
+    });
+}
+
 tests! {
     EVERY:
         alloc_is_local_zeroed_and_page_aligned,
@@ -344,5 +424,8 @@ tests! {
         a_write_that_comes_after_the_delete_always_fails,
         bound_memory_may_be_shared_between_segments,
         a_create_of_one_group_does_not_concern_the_others,
-        register_with_a_rank_that_died_or_left_is_an_error;
+        register_with_a_rank_that_died_or_left_is_an_error,
+        ranks_of_a_crowded_node_reach_each_other_by_every_procedure,
+        a_member_of_a_crowded_node_dies_before_it_was_accessed,
+        registering_again_maps_what_was_published;
 }

@@ -11,7 +11,7 @@
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::memory::{Mapping, check_sealed};
-use crate::os::{futex, memory};
+use crate::os::{futex, memory, process};
 use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
@@ -78,6 +78,8 @@ struct ControlPage {
     membarrier: AtomicU32,
     /// Bytes that this rank is about to touch, for the others' checks of free memory.
     claimed: AtomicU64,
+    /// See [`process::descriptor_domain`]; valid once joined.
+    descriptor_domain: AtomicU64,
     wakeup: WakeupWords,
     notes: [Note; NOTES],
     pairs: PairWords,
@@ -303,6 +305,7 @@ impl SharedArea {
     pub(crate) fn join(&self) {
         let page = self.page(self.own);
         page.membarrier.store(membarrier::register_global().into(), Ordering::Relaxed);
+        page.descriptor_domain.store(process::descriptor_domain(), Ordering::Relaxed);
         // Release: pairs with the Acquire in `liveness`.
         self.liveness_word(self.own).store(liveness::JOINED, Ordering::Release);
         self.wake_all();
@@ -312,6 +315,13 @@ impl SharedArea {
     pub(crate) fn settle_fences(&self) {
         let usable = |rank: &Rank| self.page(*rank).membarrier.load(Ordering::Relaxed) == 1;
         self.membarrier.store(self.locals.iter().all(usable), Ordering::Relaxed);
+    }
+
+    /// Whether `rank` of this node may open files by this process's descriptors. Once all have
+    /// joined.
+    pub(crate) fn may_open_descriptors(&self, rank: Rank) -> bool {
+        let domain = |rank| self.page(rank).descriptor_domain.load(Ordering::Relaxed);
+        domain(self.own) != 0 && domain(rank) == domain(self.own)
     }
 
     /// Whether wakers go without a fence.

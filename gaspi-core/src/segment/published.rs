@@ -1,0 +1,179 @@
+//! Segments that members of a node learn of with the step of a group, and map at first access.
+//!
+//! An arrival tells which memory file a segment is, by the number of the owner's descriptor. A peer
+//! opens it by /proc, which the kernel allows to processes of the same user and pid namespace. It
+//! makes no connection, and takes no descriptor once the memory is mapped.
+
+use super::{Control, Data, FILE_NAME, Reach, Segment, Shape, Target};
+use crate::error::{Error, Result};
+use crate::ids::{Rank, SegmentId};
+use crate::os::process;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// Words of an arrival that say where a segment is; all zero for one that is registered otherwise.
+pub(crate) const PUBLISHED_WORDS: usize = 4;
+
+/// Where the memory of a segment is, for ranks of its node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Published {
+    pub(crate) generation: u32,
+    pub(crate) size: u64,
+    /// The owner's descriptor of the memory file.
+    file: u32,
+    /// That of the reserved huge pages which hold the data, where there are such.
+    huge: Option<u32>,
+    /// The owner's, which the file holds too.
+    nonce: u64,
+}
+
+impl Published {
+    /// As words of an arrival.
+    pub(crate) fn words(&self) -> [u64; PUBLISHED_WORDS] {
+        let huge = self.huge.map_or(0, |huge| u64::from(huge) + 1);
+        [u64::from(self.generation) << 32 | u64::from(self.file), self.size, huge, self.nonce]
+    }
+
+    /// From words of an arrival.
+    pub(crate) fn from_words(words: [u64; PUBLISHED_WORDS]) -> Option<Published> {
+        let [word, size, huge, nonce] = words;
+        let (generation, file) = ((word >> 32) as u32, word as u32);
+        // Generations begin with 1.
+        (generation != 0).then(|| Published {
+            generation,
+            size,
+            file,
+            huge: huge.checked_sub(1).map(|huge| huge as u32),
+            nonce,
+        })
+    }
+
+    /// Maps the segment of the process `pid`, for rank `me`. `None` if it has been deleted.
+    ///
+    /// # Errors
+    /// It cannot be opened or mapped.
+    pub(crate) fn map(
+        &self,
+        segment: SegmentId,
+        pid: i32,
+        shape: Shape,
+        me: Rank,
+    ) -> Result<Option<Target>> {
+        let mut files: Vec<OwnedFd> = Vec::new();
+        for number in [Some(self.file), self.huge].into_iter().flatten() {
+            match process::open_memory_of(pid, number, FILE_NAME) {
+                Ok(Some(file)) => files.push(file),
+                Ok(None) => return Ok(None),
+                Err(error) => {
+                    let call = format!("opening {segment} as /proc/{pid}/fd/{number}");
+                    return Err(Error::os(call, &error));
+                }
+            }
+        }
+        let [file, huge @ ..] = files.as_slice() else { return Ok(None) };
+        let control = Control::import(segment, file, shape)?;
+        if !control.is(self.generation, self.nonce) {
+            return Ok(None);
+        }
+        let (size, generation) = (self.size, self.generation);
+        let data = match control.map_data(segment, file, huge.first(), size) {
+            Ok(data) => data,
+            Err(_) if !control.exists() => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        // The numbers were those of this segment all the while if it is there still: its owner ends
+        // it before it closes its files.
+        let exists = control.note_mapped(me);
+        let target = Target::imported(control, Some(data), Reach::Mapped, size, generation);
+        Ok(exists.then_some(target))
+    }
+}
+
+impl Segment {
+    /// Where it is, for ranks of this node that may open descriptors of this process. `nonce` is
+    /// this rank's. Memory of the program cannot be opened.
+    pub(crate) fn publish(&self, nonce: u64) -> Option<Published> {
+        let Data::Mapped { file: huge, .. } = &self.data else { return None };
+        self.control.identify(self.generation, nonce);
+        let number = |file: &OwnedFd| file.as_raw_fd().cast_unsigned();
+        Some(Published {
+            generation: self.generation,
+            size: self.size,
+            file: number(&self.file),
+            huge: huge.as_ref().map(number),
+            nonce,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::segment::Init;
+
+    const SHAPE: Shape = Shape { ranks: 2, notifications: 16 };
+    const NONCE: u64 = 0x1234_5678_9abc_def0;
+
+    fn segment(generation: u32) -> Segment {
+        Segment::new(SegmentId(3), generation, 4096, Init::Zeroed, SHAPE).unwrap()
+    }
+
+    fn map(published: &Published) -> Result<Option<Target>> {
+        published.map(SegmentId(3), std::process::id().cast_signed(), SHAPE, Rank(1))
+    }
+
+    #[test]
+    fn words_say_which_file_it_is() {
+        let published = segment(7).publish(NONCE).unwrap();
+        assert_eq!(Published::from_words(published.words()), Some(published));
+        let huge = Published { huge: Some(0), ..published };
+        assert_eq!(Published::from_words(huge.words()), Some(huge));
+        assert_eq!(Published::from_words([0; PUBLISHED_WORDS]), None);
+    }
+
+    #[test]
+    fn whoever_maps_it_is_known_to_its_owner() {
+        let segment = segment(7);
+        let published = segment.publish(NONCE).unwrap();
+        assert!(!segment.is_mapped_by(Rank(1)));
+        let target = map(&published).unwrap().expect("it is there");
+        assert!(segment.is_mapped_by(Rank(1)) && !segment.is_mapped_by(Rank(0)));
+        assert!(target.alive() && target.mapped() == 4096);
+        segment.end();
+        assert!(!target.alive());
+    }
+
+    #[test]
+    fn a_deleted_segment_is_not_mapped() {
+        let segment = segment(7);
+        let published = segment.publish(NONCE).unwrap();
+        segment.end();
+        assert!(map(&published).unwrap().is_none());
+    }
+
+    #[test]
+    fn another_file_under_the_same_number_is_not_taken_for_it() {
+        let later = segment(8);
+        let published = Published { generation: 7, ..later.publish(NONCE).unwrap() };
+        assert!(map(&published).unwrap().is_none());
+        let stranger = Published { generation: 8, nonce: NONCE + 1, ..published };
+        assert!(map(&stranger).unwrap().is_none());
+        assert!(!later.is_mapped_by(Rank(1)));
+    }
+
+    #[test]
+    fn a_number_that_is_no_memory_file_is_not_taken_for_it() {
+        let segment = segment(7);
+        let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        for file in [1 << 20, one.as_raw_fd().cast_unsigned()] {
+            let published = Published { file, ..segment.publish(NONCE).unwrap() };
+            assert!(map(&published).unwrap().is_none());
+        }
+    }
+
+    #[test]
+    fn a_process_that_has_ended_has_no_segment() {
+        let published = segment(7).publish(NONCE).unwrap();
+        // No process has this number.
+        assert!(published.map(SegmentId(3), 0, SHAPE, Rank(1)).unwrap().is_none());
+    }
+}
