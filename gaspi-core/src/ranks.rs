@@ -17,7 +17,7 @@ use crate::segment::published::Published;
 use crate::segment::table::{Table, Tables};
 use crate::segment::{ARENA, Target};
 use crate::sync::epoch::{self, Retired};
-use crate::sync::{AtomicU8, Mutex, Ordering};
+use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::{SharedArea, liveness};
 use std::collections::HashSet;
@@ -59,7 +59,7 @@ pub(crate) struct Ranks {
     local: Box<[bool]>,
     /// What the ranks of a node share, their liveness among it.
     pub(crate) area: SharedArea,
-    /// Descriptors of the other ranks' processes, as far as they are watched.
+    /// Descriptors of processes of this node, as far as they are watched or were asked for.
     pub(crate) processes: Box<[OnceLock<OwnedFd>]>,
     /// Their segments as this rank reaches them.
     pub(crate) targets: Tables<Target>,
@@ -69,6 +69,8 @@ pub(crate) struct Ranks {
     thread: Arc<Wakeup>,
     /// How requests to them went: one byte each.
     states: Box<[AtomicU8]>,
+    /// The ends of processes of this node that the progress thread has handled.
+    ends: AtomicU64,
     /// Ranks of other nodes that have said goodbye on a connection.
     leaving: Mutex<HashSet<Rank>>,
 }
@@ -88,6 +90,7 @@ impl Ranks {
             retired: Retired::default(),
             thread,
             states: (0..size).map(|_| AtomicU8::new(HEALTHY)).collect(),
+            ends: AtomicU64::new(0),
             leaving: Mutex::default(),
         }
     }
@@ -251,18 +254,62 @@ impl Ranks {
     /// The memory or a connection of `rank` is gone: most likely its process is ending, which its
     /// descriptor tells a moment later. A main thread may also end before others; then it lives.
     pub(crate) fn may_have_ended(&self, rank: Rank) {
-        let Some(pidfd) = self.processes[rank.index()].get() else { return };
         let limit = Deadline::Never.at_most(END_LIMIT);
         loop {
-            if process::has_ended(pidfd) {
-                self.note_end(rank);
-                return;
+            match self.process_has_ended(rank) {
+                Some(false) => {}
+                Some(true) => {
+                    self.note_end(rank);
+                    return;
+                }
+                None => return,
             }
             if limit.passed() || self.liveness(rank) != liveness::JOINED {
                 return;
             }
             std::thread::yield_now();
         }
+    }
+
+    /// Whether the process of `rank`, of this node, has ended; `None` where that cannot be told at
+    /// once.
+    pub(crate) fn process_has_ended(&self, rank: Rank) -> Option<bool> {
+        let kept = &self.processes[rank.index()];
+        if let Some(pidfd) = kept.get() {
+            return Some(process::has_ended(pidfd));
+        }
+        let card = &self.cards[rank.index()];
+        if !self.is_local(rank) || card.pid == 0 || card.pid == self.cards[self.me.index()].pid {
+            return None;
+        }
+        match process::open(card.pid, card.start_time) {
+            Ok(Some(pidfd)) => {
+                let ended = process::has_ended(&pidfd);
+                // Another thread may have been faster.
+                let _ = kept.set(pidfd);
+                Some(ended)
+            }
+            Ok(None) => Some(true),
+            Err(_) => None,
+        }
+    }
+
+    /// The end of a process of this node has been handled by the progress thread, up to this
+    /// [`SharedArea::ends`].
+    pub(crate) fn note_ends(&self, ends: u64) {
+        self.ends.store(ends, Ordering::Relaxed);
+    }
+
+    /// Wakes the progress thread if a rank of this node has ended that it does not know of, since
+    /// another one has noticed. Gives the ends that it has been woken for, which the caller, who
+    /// waits, gives the next time.
+    #[inline]
+    pub(crate) fn pass_on_ends(&self, told: u64) -> u64 {
+        let ends = self.area.ends();
+        if ends != told && ends != self.ends.load(Ordering::Relaxed) {
+            self.thread.wake();
+        }
+        ends
     }
 
     /// `peer`, of another node, leaves the job. It has left once all connections with it are at

@@ -89,9 +89,25 @@ impl Inner {
         if let Some(value) = self.waiter.poll_briefly(&mut attempt) {
             return Some(value);
         }
+        let attempt = self.passing_on_ends(attempt);
         let (found, waited) = self.waiter.until(&self.ranks.area, None, deadline, waiting, attempt);
         self.count_waiting(waiting.call, waited);
         found
+    }
+
+    /// An attempt that, while it finds nothing, has the progress thread hear of ranks of this node
+    /// that have ended.
+    fn passing_on_ends<T>(
+        &self,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> impl FnMut() -> Option<T> {
+        let mut told = 0;
+        move || {
+            attempt().or_else(|| {
+                told = self.ranks.pass_on_ends(told);
+                None
+            })
+        }
     }
 
     /// The same where ranks of other nodes may bring what is waited for.
@@ -116,6 +132,7 @@ impl Inner {
         let found = {
             let arrivals = self.arrivals();
             let sockets: &dyn Sockets = &arrivals;
+            let attempt = self.passing_on_ends(attempt);
             let (found, waited) =
                 self.waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
             if self.waiter.was_brief(waited) {

@@ -65,7 +65,11 @@ impl Killed {
         survivors.try_for_each(|rank| self.expect_survivor(outcome, rank, limit))
     }
 
-    fn expect_survivor(&self, outcome: &Outcome, rank: usize, limit: Duration) -> Result<()> {
+    /// The same of one rank.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn expect_survivor(&self, outcome: &Outcome, rank: usize, limit: Duration) -> Result<()> {
         let says = |line: &str, text: &str| {
             let (_, rest) = line.split_once(text)?;
             rest.split(' ').next().filter(|number| *number == rank.to_string()).map(|_| ())

@@ -57,6 +57,15 @@ fn trials(over_devices: bool) -> Vec<Trial> {
             trials.push(trial(name, move || kill_in_init(transport, seed)));
         }
     }
+    if !over_devices {
+        trials.push(trial("those-who-watch-a-rank-leave".to_owned(), those_who_watch_leave));
+    }
+    for operation in CROWD_DIES.iter().filter(|_| !over_devices) {
+        for seed in first..first + if is_full() { 10 } else { 1 } {
+            let name = format!("kill-in-a-crowd/{operation}/seed-{seed}");
+            trials.push(trial(name, move || kill_in_a_crowd(operation, seed)));
+        }
+    }
     for links in if over_devices { by_devices } else { &LINKS } {
         let seeds = if is_full() { 40 } else { 3 };
         for seed in first..first + seeds {
@@ -100,6 +109,57 @@ fn kill(transport: &str, operation: &str, seed: u64) -> Result<()> {
     let outcome = job.wait()?;
     killed.expect_survivors(&outcome, ranks, KNOWN_WITHIN)?;
     expect_report(&outcome, of)
+}
+
+/// So many ranks of a node that each of them watches some of the others only.
+const CROWD: usize = 24;
+/// What they do.
+const CROWD_DIES: [&str; 4] = ["barrier", "write", "segment", "idle"];
+/// Starts them without gaspi_run, which would tell them of deaths.
+const BY_HAND: &str = r#"
+    rank=0
+    while [ $rank -lt $GASPI_NRANKS ]; do
+        GASPI_RANK=$rank "$@" &
+        rank=$((rank + 1))
+    done
+    wait
+"#;
+
+fn crowd(id: &str) -> Job {
+    Job::plain(&PathBuf::from("sh"))
+        .env("GASPI_NRANKS", CROWD.to_string())
+        .env("GASPI_JOB_ID", format!("crowd-{}-{id}", std::process::id()))
+        .args(["-c", BY_HAND, "sh"])
+        .arg(victim())
+        .limit(Duration::from_secs(60))
+}
+
+/// Where all who watched a rank have left, somebody else does.
+fn those_who_watch_leave() -> Result<()> {
+    let go_on = tempfile::NamedTempFile::new()?.into_temp_path();
+    // Not at a distance at which ranks watch each other in the beginning.
+    let (of, survivor) = (4, 7);
+    let job = crowd("left").args(["left", &survivor.to_string(), &of.to_string()]).arg(&go_on);
+    let job = job.start()?;
+    job.lines("ready ", CROWD)?;
+    let process = job.rank(of as u16)?;
+    let killed = Killed::now(of);
+    process.signal(libc::SIGKILL)?;
+    job.lines("survived ", 1)?;
+    go_on.close()?;
+    let outcome = job.wait()?;
+    killed.expect_survivor(&outcome, survivor, KNOWN_WITHIN)
+}
+
+/// Nobody but those who watch a rank notices its death, and all know of it.
+fn kill_in_a_crowd(operation: &str, seed: u64) -> Result<()> {
+    let mut seed = Seed::new(seed ^ u64::from(operation.bytes().map(u32::from).sum::<u32>()));
+    let of = seed.below(CROWD as u64) as usize;
+    let job = crowd(operation).args(["die", operation]).arg(of.to_string()).start()?;
+    job.lines("ready ", CROWD)?;
+    let killed = Killed::kill(&job, of, &mut seed)?;
+    let outcome = job.wait()?;
+    killed.expect_survivors(&outcome, CROWD, KNOWN_WITHIN)
 }
 
 /// gaspi_run tells which rank died of what, and ends with a status that is not 0.

@@ -6,7 +6,7 @@ use super::arena::View;
 use crate::control::PeerSlice;
 use crate::error::{Error, Result};
 use crate::ids::SegmentId;
-use crate::os::{cross_memory, process};
+use crate::os::cross_memory;
 use crate::segment::{ARENA, Target};
 use crate::sync::{Ordering, epoch};
 use std::io;
@@ -185,9 +185,7 @@ impl Channel {
             return Err(self.refused(member, "this rank cannot copy from or to its memory"));
         };
         // The kernel may give the number to another process once the member has ended.
-        let ended =
-            self.inner.ranks.processes[at.rank.index()].get().is_some_and(process::has_ended);
-        if ended {
+        if self.inner.ranks.process_has_ended(at.rank) == Some(true) {
             self.inner.ranks.note_end(at.rank);
         }
         self.alive(member)?;

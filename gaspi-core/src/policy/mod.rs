@@ -12,3 +12,4 @@ pub(crate) mod focus;
 pub(crate) mod owner;
 pub(crate) mod sleep_limit;
 pub(crate) mod spin;
+pub(crate) mod watching;

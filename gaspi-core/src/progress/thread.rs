@@ -15,6 +15,7 @@ use crate::policy::acknowledge::Flush;
 use crate::policy::busy_poll::{BusyPoll, Liveliness};
 use crate::policy::owner::{PollOwner, Recheck, Schedule, Turn};
 use crate::policy::sleep_limit::{POLL_MS, Timers, is_poll_due};
+use crate::policy::watching;
 use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::KILLED;
@@ -29,6 +30,7 @@ use crate::transport::tcp::poll_sets::{
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::verbs::Verbs;
 use crate::wire::frame::Frame;
+use std::collections::HashSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -73,11 +75,20 @@ pub(crate) struct Progress {
     complained: bool,
     /// Whether replaced targets are still to be freed.
     retires: bool,
+    /// The ranks of this node whose processes it watches, or has watched.
+    watched: HashSet<Rank>,
+    /// Those of this node whose death it has handled.
+    dead: HashSet<Rank>,
+    /// The ends in this node that it has handled, see `SharedArea::ends`.
+    ends: u64,
+    /// How many descriptors of processes it may still open.
+    pidfds_left: u64,
 }
 
 impl Progress {
     /// Prepares to serve a rank, and opens the descriptors of the processes to watch.
     pub(crate) fn new(served: Arc<dyn Served>) -> CoreResult<Progress> {
+        let pidfds_left = served.affordable_pidfds();
         let mut progress = Progress {
             connector: Connector::new(served.tcp()),
             served,
@@ -90,45 +101,92 @@ impl Progress {
             reserve: Some(Wakeup::new()?),
             complained: false,
             retires: false,
+            watched: HashSet::new(),
+            dead: HashSet::new(),
+            ends: 0,
+            pidfds_left,
         };
+        if let Some(launcher) = progress.served.membership().as_ref().and_then(Membership::as_fd) {
+            progress.served.tcp().table.sets.poll.add(launcher, LAUNCHER)?;
+        }
         progress.watch()?;
         Ok(progress)
     }
 
+    /// Watches the processes that this rank has to, as the ranks of its node live now. Those that
+    /// were watched before still are.
     fn watch(&mut self) -> CoreResult<()> {
         let served = Arc::clone(&self.served);
-        let tcp = served.tcp();
-        if let Some(launcher) = served.membership().as_ref().and_then(Membership::as_fd) {
-            tcp.table.sets.poll.add(launcher, LAUNCHER)?;
+        let ranks = served.tcp().up.ranks();
+        let own = ranks.cards[ranks.me.index()].pid;
+        let locals = ranks.area.locals();
+        let me = locals.iter().position(|rank| *rank == ranks.me).unwrap_or(0);
+        let living = |rank: &&Rank| {
+            let card = &ranks.cards[rank.index()];
+            let ended = matches!(ranks.liveness(**rank), liveness::DEAD | liveness::LEFT);
+            card.pid != own && card.pid != 0 && !ended
+        };
+        let ring = locals[me..].iter().chain(&locals[..me]).skip(1);
+        let others: Vec<Rank> = ring.filter(living).copied().collect();
+        for at in watching::watched(others.len()) {
+            self.watch_one(&*served, others[at])?;
         }
-        let mut left = served.affordable_pidfds();
-        for step in 1..tcp.up.ranks().size {
-            let rank = Rank(((u32::from(tcp.up.ranks().me.0) + step) % tcp.up.ranks().size) as u16);
-            let card = &tcp.up.ranks().cards[rank.index()];
-            let own = card.pid == tcp.up.ranks().cards[tcp.up.ranks().me.index()].pid;
-            if !tcp.up.ranks().is_local(rank) || own || card.pid == 0 {
-                continue;
+        Ok(())
+    }
+
+    fn watch_one(&mut self, served: &dyn Served, rank: Rank) -> CoreResult<()> {
+        if !self.watched.insert(rank) {
+            return Ok(());
+        }
+        let tcp = served.tcp();
+        let card = &tcp.up.ranks().cards[rank.index()];
+        let place = &tcp.up.ranks().processes[rank.index()];
+        let fd = match place.get() {
+            Some(fd) => Ok(Some(fd)),
+            None => pidfd(card.pid, self.pidfds_left).map(|fd| {
+                fd.map(|fd| {
+                    self.pidfds_left -= 1;
+                    place.get_or_init(|| fd)
+                })
+            }),
+        };
+        match fd {
+            Ok(Some(fd)) => {
+                let token = PROCESSES + u64::from(rank.0);
+                tcp.table.sets.poll.add(fd.as_fd(), token)?;
             }
-            match pidfd(card.pid, left) {
-                Ok(Some(fd)) => {
-                    left -= 1;
-                    let token = PROCESSES + u64::from(rank.0);
-                    tcp.table.sets.poll.add(fd.as_fd(), token)?;
-                    // Set here only.
-                    let _ = tcp.up.ranks().processes[rank.index()].set(fd);
+            Ok(None) => tcp.up.ended(rank),
+            Err(reason) => {
+                if self.polled.is_empty() {
+                    log::info!(
+                        "proc_init: deaths are noticed by looking every {POLL_MS} ms: {reason}"
+                    );
                 }
-                Ok(None) => tcp.up.ended(rank),
-                Err(reason) => {
-                    if self.polled.is_empty() {
-                        log::info!(
-                            "proc_init: deaths are noticed by looking every {POLL_MS} ms: {reason}"
-                        );
-                    }
-                    self.polled.push((rank, Watched::new(card.pid, card.start_time)));
-                }
+                self.polled.push((rank, Watched::new(card.pid, card.start_time)));
             }
         }
         Ok(())
+    }
+
+    /// Handles ends of processes of this node that others have noticed, and watches others in the
+    /// place of those that have ended.
+    fn follow_ends(&mut self) {
+        let served = Arc::clone(&self.served);
+        let tcp = served.tcp();
+        let ranks = tcp.up.ranks();
+        // Watching others may bring up further ends.
+        while ranks.area.ends() != self.ends {
+            self.ends = ranks.area.ends();
+            ranks.note_ends(self.ends);
+            for rank in ranks.area.locals() {
+                if ranks.liveness(*rank) == liveness::DEAD && self.dead.insert(*rank) {
+                    tcp.up.ended(*rank);
+                }
+            }
+            if let Err(error) = self.watch() {
+                log::error!("watching the processes of this host: {error}");
+            }
+        }
     }
 
     /// Serves until the runtime stops it.
@@ -139,6 +197,7 @@ impl Progress {
         // Deaths that were told along with the table have been received with it: nothing comes on
         // the socket that would announce them.
         self.hear_launcher();
+        self.follow_ends();
         let mut events = Vec::new();
         while !self.served.tcp().table.polling.is_stopped() {
             self.turn(&mut events);
@@ -188,6 +247,7 @@ impl Progress {
                 _ => self.connector.serve(self.served.tcp(), event),
             }
         }
+        self.follow_ends();
         if self.served.tcp().table.remote {
             self.connector.turn(self.served.tcp());
         }
@@ -306,10 +366,11 @@ impl Progress {
         });
     }
 
-    fn process_ended(&self, rank: Rank) {
+    fn process_ended(&mut self, rank: Rank) {
         if let Some(fd) = self.served.tcp().up.ranks().processes[rank.index()].get() {
             self.served.tcp().table.sets.poll.remove(fd.as_fd());
         }
+        self.dead.insert(rank);
         self.served.tcp().up.ended(rank);
     }
 

@@ -2,25 +2,25 @@
 //!
 //! What a rank keeps open: 7 of its own (listener, two poll sets, wakeup, reserve, launcher, and
 //! for a moment the shared area), with ranks of other nodes some more (listeners for them, wakeup
-//! sockets); for each other rank of its node a pidfd and a connection in each direction; for each
-//! rank of another node a connection and up to two watches, and one more while they are made; for
-//! each segment of its own a memory file, or two with reserved huge pages. Segments of others take
-//! none once they are mapped.
+//! sockets); for each process of its node that it watches a pidfd; for each other rank of its node,
+//! once there is something that shared memory does not carry, a connection in each direction; for
+//! each rank of another node a connection and up to two watches, and one more while they are made;
+//! for each segment of its own a memory file, or two with reserved huge pages. Segments of others
+//! take none once they are mapped.
 
 use super::Inner;
 use crate::bootstrap::{Job, report_unable};
 use crate::config::{Config, Topology};
 use crate::error::{Error, Result};
 use crate::os::limits;
+use crate::policy::watching;
 
 /// Those of a rank itself, the one that reads a file of /proc included.
 const OWN: u64 = 8;
 /// The same where there are ranks of other nodes: a listener, two for wakeup sockets, one that
 /// connects.
 const OWN_REMOTE: u64 = OWN + 4;
-/// Pidfd and two connections.
-const LOCAL_PEER: u64 = 3;
-/// The connections alone.
+/// A connection in each direction with a rank of the same node.
 const LOCAL_CONNECTIONS: u64 = 2;
 /// Connection, two watches, one that is being made.
 const REMOTE_PEER: u64 = 4;
@@ -32,7 +32,7 @@ const SPARE: u64 = 32;
 /// How many descriptors a rank needs beside those that its program has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Need {
-    /// To join, and for one connection with each other rank.
+    /// To join, and for one connection with each rank of another node.
     least: u64,
     /// For all that it may come to.
     most: u64,
@@ -42,8 +42,9 @@ impl Need {
     fn of(job: &Job, config: &Config) -> Need {
         let others = u64::from(job.size) - 1;
         let remote = job.spans_hosts || job.transport.separates();
+        let watched = watching::watched(others as usize).len() as u64;
         let (own, least, most) = match (remote, job.spans_hosts) {
-            (false, _) => (OWN, 1, LOCAL_PEER),
+            (false, _) => (OWN + watched, 0, LOCAL_CONNECTIONS),
             (true, false) => (OWN_REMOTE, WATCHED_PEER, REMOTE_PEER),
             // Before the meeting nobody knows who is on which node.
             (true, true) => (OWN_REMOTE, 1, REMOTE_PEER),
@@ -117,7 +118,8 @@ mod tests {
     #[test]
     fn the_need_grows_with_the_job_and_its_connections() {
         let local = need(Transport::Auto, false, Topology::Static);
-        assert_eq!(local, Need { least: 8 + 511, most: 8 + 32 + 3 * 511 + 255 });
+        // 16 processes are watched.
+        assert_eq!(local, Need { least: 8 + 16, most: 8 + 16 + 32 + 2 * 511 + 255 });
         let tcp = need(Transport::Tcp, false, Topology::Static);
         assert_eq!(tcp, Need { least: 12 + 3 * 511, most: 12 + 32 + 4 * 511 + 255 });
         let hosts = need(Transport::Auto, true, Topology::Static);

@@ -14,6 +14,7 @@
 //! staging          n * g * 2 * 16384
 //! liveness         n * 4
 //! deaths           4                      0, or a count of news of them
+//! departures       4                      a count
 //! ```
 
 use crate::ids::Rank;
@@ -27,7 +28,8 @@ pub(crate) const ARRIVAL_SLOT_BYTES: usize = 64;
 pub(crate) const MARK_BYTES: usize = 64;
 /// Bytes of the slot for passive messages of one rank to another.
 pub(crate) const PASSIVE_SLOT_BYTES: usize = 64;
-/// Bytes of the word that tells where a rank is in its life, and of the one about deaths.
+/// Bytes of the word that tells where a rank is in its life, and of those that count deaths and
+/// departures.
 pub(crate) const LIVENESS_BYTES: usize = 4;
 /// Bytes of staging for one step of a collective.
 pub const STAGE_BYTES: usize = 16384;
@@ -61,7 +63,7 @@ impl SharedLayout {
 
     /// The size of all.
     pub(crate) fn bytes(self) -> u64 {
-        (self.deaths() + LIVENESS_BYTES as u64).next_multiple_of(PAGE)
+        (self.departures() + LIVENESS_BYTES as u64).next_multiple_of(PAGE)
     }
 
     #[inline]
@@ -107,6 +109,12 @@ impl SharedLayout {
     #[inline]
     pub(crate) fn deaths(self) -> u64 {
         self.liveness() + self.ranks * LIVENESS_BYTES as u64
+    }
+
+    /// How many ranks of the node have left.
+    #[inline]
+    pub(crate) fn departures(self) -> u64 {
+        self.deaths() + LIVENESS_BYTES as u64
     }
 
     #[inline]
@@ -158,6 +166,7 @@ mod tests {
             layout.stage(rank, 1, 1),
             layout.liveness(),
             layout.deaths(),
+            layout.departures(),
             layout.bytes(),
         ];
         let arrival_slots = 5 * 4096;
@@ -175,7 +184,8 @@ mod tests {
             stages + 27 * 16384,
             liveness,
             liveness + 20,
-            (liveness + 24).next_multiple_of(65536),
+            liveness + 24,
+            (liveness + 28).next_multiple_of(65536),
         ];
         assert_eq!(offsets, expected);
     }

@@ -8,6 +8,8 @@
 //! - `init`: VICTIM is killed while all are joining. Each other rank is refused, by name, or joins
 //!   and learns of the death.
 //! - `wait`: all ranks join, say so and block in a barrier that never completes.
+//! - `left`: all but VICTIM and the rank OPERATION leave the job, and live on until FILE is gone.
+//!   Then VICTIM is killed, and OPERATION prints when it knew.
 //! - `join`: OPERATION is the time in milliseconds that joining may take.
 
 use std::path::Path;
@@ -41,7 +43,7 @@ fn main() -> ExitCode {
         [scenario, operation, victim] => (scenario, operation, victim, None),
         [scenario, operation, victim, file] => (scenario, operation, victim, Some(Path::new(file))),
         _ => {
-            eprintln!("usage: victim die|stop|init|wait|join OPERATION VICTIM [FILE]");
+            eprintln!("usage: victim die|stop|init|wait|left|join OPERATION VICTIM [FILE]");
             return ExitCode::from(2);
         }
     };
@@ -54,6 +56,7 @@ fn main() -> ExitCode {
         "stop" => stop(operation, victim, file),
         "init" => init(victim),
         "wait" => wait(),
+        "left" => left(operation, victim, file),
         "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
         _ => Err(format!("there is no scenario {scenario:?}")),
     };
@@ -399,4 +402,36 @@ fn wait() -> Result<()> {
         rt.passive_receive(SEGMENT, 0, 64, Timeout::Block).during("passive_receive")?;
     }
     rt.barrier(GroupId::ALL, Timeout::Block).during("barrier")
+}
+
+/// Of a job that all but two have left, one dies.
+fn left(survivor: &str, victim: Rank, file: Option<&Path>) -> Result<()> {
+    let survivor = Rank(survivor.parse().map_err(|_| format!("{survivor:?} is no rank"))?);
+    let rt = join(Timeout::Block)?;
+    let me = rt.rank();
+    let both = rt.group_create().during("group_create")?;
+    if me != victim && me != survivor {
+        rt.term(GUARD).during("term")?;
+        println!("ready {}", me.0);
+        while file.is_some_and(Path::exists) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        return Ok(());
+    }
+    for rank in [victim, survivor] {
+        rt.group_add(both, rank).during("group_add")?;
+    }
+    rt.group_commit(both, GUARD).during("group_commit")?;
+    println!("ready {}", me.0);
+    if me == victim {
+        rt.passive_receive(SEGMENT, 0, 64, Timeout::Block).during("passive_receive")?;
+        return Err("the victim lives".into());
+    }
+    match rt.barrier(both, Timeout::Block) {
+        Err(error) if names(&error, victim) => println!("knows {} {}", me.0, monotonic_us()),
+        other => return Err(format!("the barrier: {other:?}")),
+    }
+    rt.term(GUARD).during("term")?;
+    println!("survived {}", me.0);
+    Ok(())
 }

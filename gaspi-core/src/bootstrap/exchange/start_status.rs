@@ -72,10 +72,10 @@ impl StartStatus {
         self.reached.iter().any(|reached| matches!(reached, Reached::Stage(_)))
     }
 
-    /// The `missing` ranks with their hosts and how far each has come.
-    pub(crate) fn words(&self, missing: &[Rank]) -> String {
+    /// The `missing` ranks with their hosts and how far each has come, and that `others` are
+    /// missing too.
+    pub(crate) fn words(&self, missing: &[Rank], mut others: usize) -> String {
         let mut groups: Vec<(&str, Reached, Vec<u16>)> = Vec::new();
-        let mut others = 0;
         for rank in missing {
             let (host, mut reached) = (self.host(*rank), self.reached[rank.index()]);
             if let Reached::Started(_) = reached {
@@ -152,7 +152,7 @@ mod tests {
         let mut start_status = StartStatus::new(hosts);
         let missing: Vec<Rank> = (1..6).map(Rank).collect();
         assert_eq!(
-            start_status.words(&missing),
+            start_status.words(&missing, 0),
             "rank 1 on a (not seen yet), ranks 2-4 on b (not seen yet), rank 5 on c (not seen yet)"
         );
         for rank in 2..5 {
@@ -160,18 +160,20 @@ mod tests {
         }
         assert!(start_status.is_starting());
         assert!(
-            start_status.words(&missing).contains("ranks 2-4 on b (the host has not answered yet)")
+            start_status
+                .words(&missing, 0)
+                .contains("ranks 2-4 on b (the host has not answered yet)")
         );
         start_status.stage(Rank(3), StartStage::AgentUp);
         start_status.started(Rank(2), 71);
         start_status.started(Rank(4), 72);
         assert_eq!(
-            start_status.words(&missing[1..4]),
+            start_status.words(&missing[1..4], 0),
             "ranks 2, 4 on b (started, have not called proc_init), rank 3 on b (the host answers, \
              the process has not started yet)"
         );
         assert_eq!(
-            start_status.words(&[Rank(4)]),
+            start_status.words(&[Rank(4)], 0),
             "rank 4 on b (process 72 has not called proc_init)"
         );
         start_status.started(Rank(3), 73);
@@ -184,7 +186,7 @@ mod tests {
         let hosts = (0..65535).map(|rank| format!("node{}", rank / 16)).collect();
         let start_status = StartStatus::new(hosts);
         let odd: Vec<Rank> = (0..65535).filter(|rank| rank % 2 == 1).map(Rank).collect();
-        let text = start_status.words(&odd);
+        let text = start_status.words(&odd, 0);
         assert!(text.len() < 1000, "{text}");
         assert!(text.starts_with("ranks 1, 3, 5, 7, 9, 11 and 2 more on node0"), "{text}");
         assert!(text.ends_with("and 32703 more"), "{text}");

@@ -5,7 +5,6 @@ use crate::config::CHANNELS;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::limits::{self, Resource};
-use crate::os::process;
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Init, Segment, Target, may_copy};
 use crate::transport::shm::area::liveness;
@@ -62,7 +61,7 @@ impl Inner {
             return matches!(life, liveness::DEAD | liveness::LEFT)
                 && !self.endpoint(rank).may_bring_more();
         }
-        let ended = || self.ranks.processes[rank.index()].get().is_some_and(process::has_ended);
+        let ended = || self.ranks.process_has_ended(rank) == Some(true);
         life == liveness::DEAD || (life == liveness::LEFT && ended())
     }
 

@@ -262,6 +262,10 @@ impl SharedArea {
         self.at(self.deaths)
     }
 
+    fn departures(&self) -> &AtomicU32 {
+        self.at(self.deaths + LIVENESS_BYTES as u64)
+    }
+
     /// Whether no rank is known to have died; if not, `liveness` tells which.
     #[inline]
     pub(crate) fn all_live(&self) -> bool {
@@ -332,7 +336,17 @@ impl SharedArea {
     /// Announces that this rank has left.
     pub(crate) fn leave(&self) {
         self.liveness_word(self.own).store(liveness::LEFT, Ordering::Release);
+        // Release: pairs with the Acquire in `ends`.
+        self.departures().fetch_add(1, Ordering::Release);
         self.wake_all();
+    }
+
+    /// A number that is another one whenever a rank of the node has left, or there is news of a
+    /// death.
+    #[inline]
+    pub(crate) fn ends(&self) -> u64 {
+        let departures = self.departures().load(Ordering::Acquire);
+        u64::from(departures) << 32 | u64::from(self.death_news())
     }
 
     /// A number that is another one whenever there is news of a death; 0 while there was none.

@@ -11,10 +11,13 @@ use crate::bootstrap::Card;
 use crate::bootstrap::exchange::message::{ATOMICS_FIELD, Failure, Join, MISSING_MAX, Message};
 use crate::bootstrap::exchange::start_status::StartStatus;
 use crate::ids::Rank;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// A connection, numbered by the owner of the sockets. A number is never reused.
 pub(crate) type ConnectionId = u64;
+
+/// Missing ranks that the words for a newcomer go through.
+const NAMED_TO_NEWCOMER: usize = 64;
 
 /// What the owner of the sockets has to do.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,11 +51,34 @@ pub(crate) enum Joined {
     Claimed(ConnectionId),
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Round {
     joined: BTreeMap<u16, Join>,
+    /// The ranks that have not joined.
+    missing: BTreeSet<u16>,
     /// Set once it has failed.
     failure: Option<Failure>,
+}
+
+impl Round {
+    fn of(size: u32) -> Round {
+        let missing = (0..size).map(|rank| rank as u16).collect();
+        Round { joined: BTreeMap::new(), missing, failure: None }
+    }
+
+    /// What is said of the missing, of which the words name no more than `named`.
+    fn news(&self, status: Option<&StartStatus>, named: usize) -> Message {
+        let missing = || self.missing.iter().copied().map(Rank);
+        let words = |status: &StartStatus| {
+            let ranks: Vec<Rank> = missing().take(named).collect();
+            status.words(&ranks, self.missing.len() - ranks.len())
+        };
+        Message::Missing {
+            count: self.missing.len() as u32,
+            first: missing().take(MISSING_MAX).collect(),
+            words: status.map_or(String::new(), words),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -201,7 +227,7 @@ impl ServerState {
             if place.is_empty() { reason.to_owned() } else { format!("{reason} ({rank}{place})") };
         let number = self.told[rank.index()];
         self.told[rank.index()] += 1;
-        let round = self.rounds.entry(number).or_default();
+        let round = self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
         if round.failure.is_some() {
             self.forget();
             return Vec::new();
@@ -212,7 +238,7 @@ impl ServerState {
     /// The machine of `rank` cannot take part in the rank's next round.
     pub(crate) fn failed(&mut self, rank: Rank, failure: Failure) -> Vec<Action> {
         let Some(number) = self.told.get(rank.index()).copied() else { return Vec::new() };
-        self.rounds.entry(number).or_default();
+        self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
         self.fail(number, failure)
     }
 
@@ -295,8 +321,7 @@ impl ServerState {
     pub(crate) fn missing(&self, rank: Rank) -> Option<Vec<Rank>> {
         let round = self.rounds.get(self.told.get(rank.index())?)?;
         round.joined.get(&rank.0)?;
-        let missing = (0..self.size as u16).filter(|rank| !round.joined.contains_key(rank));
-        Some(missing.map(Rank).collect())
+        Some(round.missing.iter().copied().map(Rank).collect())
     }
 
     /// " on HOST" where the job spans hosts and that of `rank` is known.
@@ -325,7 +350,8 @@ impl ServerState {
             // The others come later, and wait for this rank: their round has failed too.
             let failure = Failure::Environment(reason);
             let number = self.told.iter().copied().min().unwrap_or(0);
-            self.rounds.entry(number).or_default().failure.get_or_insert(failure.clone());
+            let round = self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
+            round.failure.get_or_insert(failure.clone());
             return refusal(connection, failure);
         };
         let failure = Failure::Mismatch {
@@ -344,7 +370,7 @@ impl ServerState {
         let rank = join.card.rank;
         let number = self.told[rank.index()];
         let gone = self.gone.keys().next().map(|rank| self.missing_for_good(Rank(*rank)));
-        let round = self.rounds.entry(number).or_default();
+        let round = self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
         if round.failure.is_none() {
             round.failure = gone;
         }
@@ -363,33 +389,33 @@ impl ServerState {
         self.ranks.insert(connection, rank);
         self.lost.remove(&rank.0);
         round.joined.insert(rank.0, join);
-        let missing = self.size as usize - round.joined.len();
-        if missing > 0 {
-            return self.announce(number, connection, missing);
+        round.missing.remove(&rank.0);
+        if round.missing.is_empty() {
+            return self.complete(number);
         }
-        self.complete(number)
+        self.announce(number, connection)
     }
 
     /// Tells the newcomer which ranks are missing, and the others now and then: a message to all
     /// whenever the number has halved, and for each of the last few.
-    fn announce(&self, number: u64, newcomer: ConnectionId, missing: usize) -> Vec<Action> {
-        let Some((message, waiting)) = self.incomplete(number) else { return Vec::new() };
+    fn announce(&self, number: u64, newcomer: ConnectionId) -> Vec<Action> {
+        let Some(round) = self.rounds.get(&number) else { return Vec::new() };
+        let missing = round.missing.len();
         if missing > MISSING_MAX && !missing.is_power_of_two() {
+            // The same work for each newcomer, however many are missing.
+            let message = round.news(self.start_status.as_ref(), NAMED_TO_NEWCOMER);
             return vec![Action::Send(vec![newcomer], message)];
         }
+        let Some((message, waiting)) = self.incomplete(number) else { return Vec::new() };
         vec![Action::Send(waiting, message)]
     }
 
     /// The ranks that are missing in a round, and the connections that wait for them.
     fn incomplete(&self, number: u64) -> Option<(Message, Vec<ConnectionId>)> {
         let round = self.rounds.get(&number).filter(|round| round.failure.is_none())?;
-        let absent = |rank: &u16| !round.joined.contains_key(rank);
-        let missing: Vec<Rank> = (0..self.size as u16).filter(absent).map(Rank).collect();
-        let words =
-            self.start_status.as_ref().map_or(String::new(), |status| status.words(&missing));
-        let first = missing.iter().copied().take(MISSING_MAX).collect();
+        let message = round.news(self.start_status.as_ref(), usize::MAX);
         let waiting = round.joined.keys().filter_map(|rank| self.connection_of(*rank)).collect();
-        Some((Message::Missing { count: missing.len() as u32, first, words }, waiting))
+        Some((message, waiting))
     }
 
     /// What is to be said, now and then, while the job's start is incomplete: in words, and to
@@ -402,7 +428,7 @@ impl ServerState {
             Some((Message::Missing { words, .. }, _)) => words.clone(),
             _ if start_status.is_starting() => {
                 let all: Vec<Rank> = (0..self.size as u16).map(Rank).collect();
-                start_status.words(&all)
+                start_status.words(&all, 0)
             }
             _ => return None,
         };
@@ -444,6 +470,7 @@ impl ServerState {
         let Some(round) = self.rounds.get_mut(&number) else { return Vec::new() };
         round.failure = Some(failure.clone());
         let waiting = std::mem::take(&mut round.joined);
+        round.missing.clear();
         let mut actions = Vec::new();
         for rank in waiting.into_keys() {
             if let Some(claim) = self.release(Rank(rank)) {

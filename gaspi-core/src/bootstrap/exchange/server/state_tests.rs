@@ -195,6 +195,35 @@ fn news_of_the_missing_is_sparse() {
     assert!(sent < 20 * size as usize, "{sent} messages");
 }
 
+/// Ten times the ranks take some ten times as long. Where each join went through all ranks this
+/// took minutes.
+#[test]
+fn the_work_of_a_start_grows_with_the_ranks_and_not_with_their_square() {
+    let size = 65535;
+    let hosts = (0..size).map(|rank| format!("node{}", rank / 64)).collect();
+    let mut server = ServerState::over_hosts("j", hosts);
+    let started = std::time::Instant::now();
+    for rank in (0..size as u16).rev() {
+        let actions = done(server.join(u64::from(rank), join_of(rank, size)));
+        if rank == 40_000 {
+            let Some(Action::Send(to, Message::Missing { count: 40_000, words, .. })) =
+                actions.first()
+            else {
+                panic!("{actions:?}");
+            };
+            assert_eq!(
+                (to.len(), words.as_str()),
+                (1, "ranks 0-63 on node0 (not seen yet) and 39936 more")
+            );
+        }
+        if rank == 0 {
+            assert!(matches!(&actions[..], [Action::Table { cards, .. }] if cards.len() == 65535));
+        }
+    }
+    let took = started.elapsed();
+    assert!(took < std::time::Duration::from_secs(20), "{took:?}");
+}
+
 fn over_hosts() -> ServerState {
     let mut server = ServerState::over_hosts("j", ["a", "b", "b"].map(str::to_owned).to_vec());
     for rank in 0..3 {
