@@ -1,14 +1,14 @@
 //! The procedures of segments (GASPI 17.1, 7), and their memory for Rust programs.
 
+mod together;
+
 use crate::calls::Patience;
-use crate::control::reason::{has_failed, lacks_descriptors};
-use crate::control::{CallKey, CallKind, GroupCall, describe_call};
+use crate::control::CallKind;
 use crate::diagnostics;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::os::memory::check_available;
 use crate::runtime::{Inner, Runtime};
-use crate::segment::published::{PUBLISHED_WORDS, Published};
 use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
 use crate::sync::MutexGuard;
@@ -22,15 +22,6 @@ use crate::wire::message::{Message, Register, RemoteCall};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Stages of a segment made by a group.
-const MAKING: u64 = 0;
-const REGISTERING: u64 = 1;
-const MEETING: u64 = 2;
-
-/// Ranks of a node that map each other's segments in the call that makes them. With more, each maps
-/// what it accesses, when it does so first.
-const MAPPED_AT_ONCE: usize = 16;
 
 /// How long a delete waits for peers that are copying from or to bound memory.
 const COPY_LIMIT: Duration = Duration::from_secs(10);
@@ -318,152 +309,6 @@ impl Inner {
             }
         }
         result
-    }
-
-    /// The collective part of create and use: `make` the segment, register it with the group, meet.
-    fn make_together(
-        &self,
-        kind: CallKind,
-        segment: SegmentId,
-        arguments: u64,
-        group: GroupId,
-        timeout: Timeout,
-        make: impl FnOnce() -> Result<()>,
-    ) -> Result<()> {
-        let deadline = timeout.deadline();
-        let signature = kind.signature(segment.0.into());
-        let key = CallKey { kind, arguments, signature, describe: describe_call };
-        let mut call = self.group_call(group, key)?;
-        if call.cursor() == MAKING {
-            match make() {
-                Ok(()) => call.set_cursor(REGISTERING),
-                // Memory and descriptors are the others' concern too.
-                Err(
-                    error @ (Error::Memory { .. }
-                    | Error::System { .. }
-                    | Error::TooManyFiles { .. }),
-                ) => {
-                    call.set_failure(error);
-                    call.set_cursor(MEETING);
-                }
-                // Wrong arguments are this rank's own affair, as they are in the local procedures.
-                Err(error) => {
-                    call.finish();
-                    return Err(error);
-                }
-            }
-        }
-        let own = self.memory.segments.get_arc(segment);
-        if call.cursor() == REGISTERING {
-            let registered = own.as_ref().ok_or_else(|| self.no_segment(segment)).and_then(|own| {
-                let course = waiting(Call::MakeKnown, segment.0);
-                let ranks = self.to_be_told(own, call.ranks());
-                self.register_all(own, &ranks, deadline, course)
-            });
-            match registered {
-                Err(error) if error.is_timeout() => return Err(error),
-                Err(error) => call.set_failure(error),
-                Ok(()) => {}
-            }
-            call.set_cursor(MEETING);
-        }
-        let Some(error) = self.meet(call, kind, segment, deadline)? else { return Ok(()) };
-        if let Some(own) = own {
-            self.end(&own)?;
-        }
-        Err(error)
-    }
-
-    /// Tells the members how this rank's part went, and hears how theirs did: the error that the
-    /// call ends with, if it does.
-    ///
-    /// # Errors
-    /// [`Error::Timeout`]: the call is continued by the next.
-    fn meet(
-        &self,
-        mut call: GroupCall<'_>,
-        kind: CallKind,
-        segment: SegmentId,
-        deadline: Deadline,
-    ) -> Result<Option<Error>> {
-        let failure = call.failure();
-        let [status, details] = call.report(failure.as_ref());
-        let own = self.memory.segments.get_arc(segment);
-        let published = own.and_then(|own| own.publish(self.memory.nonce));
-        let [w0, w1, w2, w3] = published.map_or([0; PUBLISHED_WORDS], |it| it.words());
-        call.arrive(&[status, details, w0, w1, w2, w3]);
-        let met = call.await_all(deadline);
-        if met.as_ref().is_err_and(Error::is_timeout) {
-            return met.map(|()| None);
-        }
-        let told = |member| {
-            let [status, details, ..] = call.payload(member, call.step());
-            [status, details]
-        };
-        let members = || (0..call.ranks().len()).filter(|_| met.is_ok());
-        // Who lacks descriptors is the reason why others failed with it.
-        let lacking = members().find(|member| lacks_descriptors(told(*member)));
-        let failure =
-            failure.filter(|own| lacking.is_none() || !matches!(own, Error::Refused { .. }));
-        let failed = lacking.or_else(|| members().find(|member| has_failed(told(*member))));
-        let failed = failed.filter(|_| failure.is_none()).map(|member| {
-            let what = (kind.name(), waiting(Call::Create, segment.0));
-            call.reported(member, told(member), what, deadline)
-        });
-        let failure = failure.or(met.err()).or(failed);
-        if failure.is_none() && self.ranks.area.locals().len() > MAPPED_AT_ONCE {
-            for (member, rank) in call.ranks().iter().enumerate() {
-                if *rank == self.ranks.me || !self.ranks.is_local(*rank) {
-                    continue;
-                }
-                let [_, _, published @ ..] = call.payload(member, call.step());
-                if let Some(published) = Published::from_words(published) {
-                    self.ranks.learn_published(*rank, segment, published);
-                }
-            }
-        }
-        call.finish();
-        Ok(failure)
-    }
-
-    /// The members that hear of a new segment by a message each. In a node of many ranks those of
-    /// it find it by what the arrivals publish.
-    fn to_be_told(&self, segment: &Segment, members: &[Rank]) -> Vec<Rank> {
-        let finds_it =
-            |rank: Rank| self.ranks.is_local(rank) && self.ranks.area.may_open_descriptors(rank);
-        let of_node = members.iter().filter(|rank| self.ranks.is_local(**rank)).count();
-        let published = of_node > MAPPED_AT_ONCE && segment.is_mapped();
-        members.iter().copied().filter(|rank| !published || !finds_it(*rank)).collect()
-    }
-
-    /// Maps a segment of `rank` that was published.
-    ///
-    /// # Errors
-    /// It cannot be opened or mapped, or `rank` has died.
-    #[cold]
-    pub(crate) fn map_published(
-        &self,
-        rank: Rank,
-        segment: SegmentId,
-        published: &Published,
-    ) -> Result<()> {
-        let pid = self.ranks.cards[rank.index()].pid;
-        match published.map(segment, pid, self.memory.shape, self.ranks.me) {
-            Ok(Some(target)) => {
-                log::debug!(
-                    "{segment} of {rank} has {} and is mapped at first access",
-                    diagnostics::bytes(published.size)
-                );
-                self.ranks.learn_mapped(rank, segment, target);
-            }
-            // It was deleted, or its owner's process has ended.
-            Ok(None) => {
-                self.ranks.may_have_ended(rank);
-                self.ranks.forget_target(rank, segment, Some(published.generation));
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
     }
 }
 

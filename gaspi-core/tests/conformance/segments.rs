@@ -362,7 +362,7 @@ fn ranks_of_a_crowded_node_reach_each_other_by_every_procedure() {
             let read = 1000 * round + u64::from(at(7).0);
             assert_eq!(found, [written[0], written[1], 4 + from(4), read]);
             for id in [2, 3] {
-                assert_eq!(rt.notify_reset(S0, NotificationId(id)), Ok(u32::from(id)));
+                assert_eq!(rt.notify_reset(S0, NotificationId(id)), Ok(id));
             }
             // No rank is told that has not mapped it: the next access tells.
             rt.segment_delete(S0).expect("delete");
