@@ -3,6 +3,7 @@
 use crate::os::interfaces;
 use crate::os::process;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
 
 /// What this machine is called, looked up once.
 #[derive(Debug, Clone)]
@@ -65,6 +66,16 @@ impl ThisMachine {
         let address = address.to_canonical();
         address.is_loopback() || self.addresses.iter().any(|own| own.to_canonical() == address)
     }
+}
+
+/// The same for all processes of one kernel in one network namespace, and for no others.
+pub(crate) fn identity() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |about| about.ino());
+    let text = format!("{} {namespace}", boot.trim());
+    // FNV-1a.
+    let next = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, next)
 }
 
 fn is_loopback_name(spelling: &str) -> bool {
