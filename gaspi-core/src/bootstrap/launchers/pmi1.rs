@@ -91,7 +91,17 @@ fn open(
     local_rank: u16,
     one_machine: bool,
 ) -> Result<(Identity, Box<dyn ProcessManager>)> {
-    let opened = Connection::open(fd).and_then(|connection| Manager::new(connection, fd));
+    let opened = match Mpi::look_up() {
+        Mpi::Finalised => {
+            Err("was left by MPI_Finalize, so proc_init has to come first".to_owned())
+        }
+        Mpi::Initialised => {
+            Connection::open(fd).and_then(|connection| Manager::new(connection, fd, true))
+        }
+        Mpi::Absent | Mpi::Loaded => {
+            Connection::open(fd).and_then(|connection| Manager::new(connection, fd, false))
+        }
+    };
     match opened {
         Ok(manager) => {
             let identity = Identity {
@@ -234,15 +244,11 @@ struct Manager {
 }
 
 impl Manager {
-    fn new(mut connection: Connection, fd: u64) -> std::result::Result<Manager, String> {
-        let borrowed = match Mpi::look_up() {
-            Mpi::Finalised => {
-                let reason = "was left by MPI_Finalize; call gaspi_proc_init before that";
-                return Err(reason.to_owned());
-            }
-            Mpi::Initialised => true,
-            Mpi::Absent | Mpi::Loaded => false,
-        };
+    fn new(
+        mut connection: Connection,
+        fd: u64,
+        borrowed: bool,
+    ) -> std::result::Result<Manager, String> {
         if !borrowed {
             let init = "init pmi_version=1 pmi_subversion=1";
             connection.ask(init, "response_to_init", Some(PATIENCE))?;
@@ -290,7 +296,9 @@ impl ProcessManager for Manager {
     }
 
     fn close(&mut self) {
-        if !self.borrowed {
+        // The one connection of the process ends with the first `finalize`.
+        let ended_by_mpi = matches!(Mpi::look_up(), Mpi::Initialised | Mpi::Finalised);
+        if !self.borrowed && !ended_by_mpi {
             // It may have gone already: that is the end, too.
             let _ = self.connection.ask("finalize", "finalize_ack", Some(PATIENCE));
         }

@@ -34,7 +34,8 @@ pub(super) trait ProcessManager: Send {
     fn fence(&mut self) -> std::result::Result<(), String>;
     /// What rank 0 has published.
     fn read(&mut self) -> std::result::Result<String, String>;
-    /// Takes leave, so that the end of this process is no failure for the process manager.
+    /// Takes leave, so that the end of this process is no failure for the process manager; MPI may
+    /// have done so by then.
     fn close(&mut self);
 }
 
@@ -258,18 +259,13 @@ fn exchange(
     }
 }
 
-/// Closes the connection, unless MPI in this process may still need it: then at the exit, if MPI
-/// has not done it by then.
+/// Closes the connection; at the exit if MPI in this process may still come to need it.
 fn take_leave(manager: &mut Box<dyn ProcessManager>) {
     if Mpi::look_up() != Mpi::Loaded {
         return manager.close();
     }
     let kept = Mutex::new(std::mem::replace(manager, Box::new(Closed)));
-    mpi::at_exit(Box::new(move || {
-        if Mpi::look_up() == Mpi::Loaded {
-            kept.lock().close();
-        }
-    }));
+    mpi::at_exit(Box::new(move || kept.lock().close()));
 }
 
 /// In the place of a process manager that is needed no more.
