@@ -37,17 +37,17 @@ pub(crate) fn library_path() -> Result<String> {
 
 /// With which MPI the program is linked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Mpi {
+pub(crate) enum MpiLibrary {
     None,
     Mpich,
-    OpenMpi,
+    Open,
 }
 
 /// tests/launchers/meet.c, compiled once.
-pub(crate) fn meet(mpi: Mpi) -> Result<PathBuf> {
+pub(crate) fn meet(mpi: MpiLibrary) -> Result<PathBuf> {
     static FOLDER: OnceLock<std::result::Result<TempDir, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| TempDir::new().map_err(|error| error.to_string()));
-    let folder = folder.as_ref().map_err(failed_text)?;
+    let folder = folder.as_ref().map_err(|text| failed(text.as_str()))?;
     let program = folder.path().join(format!("meet-{mpi:?}"));
     if program.is_file() {
         return Ok(program);
@@ -55,9 +55,9 @@ pub(crate) fn meet(mpi: Mpi) -> Result<PathBuf> {
     let mut command = c_compiler(false);
     command.arg("-I").arg(root().join("include")).arg(root().join("tests/launchers/meet.c"));
     let library = match mpi {
-        Mpi::None => None,
-        Mpi::Mpich => Some("libmpich.so.12"),
-        Mpi::OpenMpi => Some("libmpi.so.40"),
+        MpiLibrary::None => None,
+        MpiLibrary::Mpich => Some("libmpich.so.12"),
+        MpiLibrary::Open => Some("libmpi.so.40"),
     };
     if let Some(library) = library {
         // What the library itself needs is found at run time.
@@ -66,8 +66,4 @@ pub(crate) fn meet(mpi: Mpi) -> Result<PathBuf> {
     }
     link(&mut command, &program, Linkage::Shared)?;
     Ok(program)
-}
-
-fn failed_text(text: &String) -> gaspi_tests::Failed {
-    failed(text.clone())
 }

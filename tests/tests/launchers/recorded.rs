@@ -4,7 +4,7 @@ use gaspi_tests::hosts::{Host, Hosts, Options};
 use gaspi_tests::{Job, Result, Running};
 use libtest_mimic::Trial;
 
-use crate::programs::{Mpi, meet};
+use crate::programs::{MpiLibrary, meet};
 use crate::{expect_met, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -17,7 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn start(host: &Host, variables: &[(&str, String)], letters: &str) -> Result<Running> {
-    let mut job = Job::plain(&meet(Mpi::None)?).arg(letters).on(host);
+    let mut job = Job::plain(&meet(MpiLibrary::None)?).arg(letters).on(host);
     for (name, value) in variables {
         job = job.env(name, value.clone());
     }

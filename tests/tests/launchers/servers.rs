@@ -9,7 +9,7 @@ use gaspi_tests::{Job, Result, gaspi_run};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
-use crate::programs::{Mpi, library_path, meet, unpacked};
+use crate::programs::{MpiLibrary, library_path, meet, unpacked};
 use crate::{expect_met, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -56,10 +56,10 @@ impl Launcher {
         }
     }
 
-    fn mpi(self) -> Mpi {
+    fn mpi(self) -> MpiLibrary {
         match self {
-            Launcher::Hydra => Mpi::Mpich,
-            Launcher::OpenMpi => Mpi::OpenMpi,
+            Launcher::Hydra => MpiLibrary::Mpich,
+            Launcher::OpenMpi => MpiLibrary::Open,
         }
     }
 
@@ -120,14 +120,15 @@ fn remote_shell(files: &TempDir) -> Result<PathBuf> {
 
 fn one_host(launcher: Launcher) -> Result<()> {
     let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
-    let job = launcher.job(&hosts, "ant:4", 4, &files)?.arg(meet(Mpi::None)?).arg("GgGg");
+    let job = launcher.job(&hosts, "ant:4", 4, &files)?.arg(meet(MpiLibrary::None)?).arg("GgGg");
     expect_met(job.run()?, 4, 2)
 }
 
 fn two_hosts(launcher: Launcher) -> Result<()> {
     let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
     hosts.start_sshd()?;
-    let job = launcher.job(&hosts, "ant:2,bee:2", 4, &files)?.arg(meet(Mpi::None)?).arg("GgGg");
+    let job =
+        launcher.job(&hosts, "ant:2,bee:2", 4, &files)?.arg(meet(MpiLibrary::None)?).arg("GgGg");
     expect_met(job.run()?, 4, 2)
 }
 
@@ -143,7 +144,7 @@ fn with_mpi(launcher: Launcher, letters: &str) -> Result<()> {
 fn the_log_says_why(launcher: Launcher) -> Result<()> {
     let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
     let job = launcher.job(&hosts, "ant:2", 2, &files)?.env("GASPI_LOG", "info");
-    let outcome = job.arg(meet(Mpi::None)?).arg("Gg").run()?.success()?;
+    let outcome = job.arg(meet(MpiLibrary::None)?).arg("Gg").run()?.success()?;
     let why = format!("proc_init: launcher {}, by PMI", launcher.protocol());
     outcome.says(&why)?.says("rank 1 of 2 of job").map(drop)
 }
@@ -163,18 +164,19 @@ fn ranks_that_stay_away(launcher: Launcher) -> Result<()> {
 fn gaspi_run_within(launcher: Launcher) -> Result<()> {
     let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
     let job = launcher.job(&hosts, "ant:1", 1, &files)?.arg(gaspi_run()?);
-    expect_met(job.args(["--here", "-n", "3"]).arg(meet(Mpi::None)?).arg("Gg").run()?, 3, 1)
+    expect_met(job.args(["--here", "-n", "3"]).arg(meet(MpiLibrary::None)?).arg("Gg").run()?, 3, 1)
 }
 
 fn single(launcher: Launcher) -> Result<()> {
     let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
     let job = launcher.job(&hosts, "ant:1", 1, &files)?.env("GASPI_LAUNCHER", "single");
-    expect_met(job.arg(meet(Mpi::None)?).arg("GgGg").run()?, 1, 2)
+    expect_met(job.arg(meet(MpiLibrary::None)?).arg("GgGg").run()?, 1, 2)
 }
 
 fn mpi_finalised() -> Result<()> {
     let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
-    let job = Launcher::Hydra.job(&hosts, "ant:1", 1, &files)?.arg(meet(Mpi::Mpich)?).arg("MmG");
+    let job =
+        Launcher::Hydra.job(&hosts, "ant:1", 1, &files)?.arg(meet(MpiLibrary::Mpich)?).arg("MmG");
     job.run()?.code(7)?.says("was left by MPI_Finalize").map(drop)
 }
 
@@ -186,7 +188,7 @@ fn library_that_is_none() -> Result<()> {
     ] {
         let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
         let job = Launcher::OpenMpi.job(&hosts, "ant:2", 2, &files)?;
-        let job = job.env("GASPI_PMIX_LIB", library).arg(meet(Mpi::None)?).arg("Gg");
+        let job = job.env("GASPI_PMIX_LIB", library).arg(meet(MpiLibrary::None)?).arg("Gg");
         job.run()?.code(7)?.says(why)?.says("GASPI_PMIX_LIB")?.says("gaspi_run")?;
     }
     Ok(())
@@ -195,7 +197,7 @@ fn library_that_is_none() -> Result<()> {
 /// The variables of a job that has ended.
 fn server_that_is_gone() -> Result<()> {
     let hosts = Hosts::new(1, Options::default())?;
-    let mut job = Job::plain(&meet(Mpi::None)?).arg("Gg").on(&hosts[0]);
+    let mut job = Job::plain(&meet(MpiLibrary::None)?).arg("Gg").on(&hosts[0]);
     for (name, value) in variables()? {
         job = job.env(name, value);
     }

@@ -11,7 +11,7 @@ use gaspi_tests::{Job, Result, gaspi_run};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
-use crate::programs::{Mpi, libraries, library_path, meet, unpacked};
+use crate::programs::{MpiLibrary, libraries, library_path, meet, unpacked};
 use crate::{expect_met, failed, trial};
 
 /// A guard: the nodes register within a few seconds.
@@ -167,19 +167,20 @@ impl Slurm {
     }
 
     fn step_without_pmi(&self) -> Result<()> {
-        let job = self.srun(&["-N", "2", "-n", "4"])?.arg(meet(Mpi::None)?).arg("GgGg");
+        let job = self.srun(&["-N", "2", "-n", "4"])?.arg(meet(MpiLibrary::None)?).arg("GgGg");
         let outcome = job.run()?.says("proc_init: launcher slurm, by SLURM_JOB_ID")?;
         expect_met(outcome, 4, 2)
     }
 
     fn step_of_one_host(&self) -> Result<()> {
-        let job = self.srun(&["-N", "1", "-n", "3"])?.arg(meet(Mpi::None)?).arg("Gg");
+        let job = self.srun(&["-N", "1", "-n", "3"])?.arg(meet(MpiLibrary::None)?).arg("Gg");
         expect_met(job.run()?, 3, 1)
     }
 
     fn step_with(&self, plugin: &str, launcher: &str) -> Result<()> {
         let mpi = format!("--mpi={plugin}");
-        let job = self.srun(&[&mpi, "-N", "2", "-n", "4"])?.arg(meet(Mpi::None)?).arg("GgGg");
+        let job =
+            self.srun(&[&mpi, "-N", "2", "-n", "4"])?.arg(meet(MpiLibrary::None)?).arg("GgGg");
         let outcome = job.run()?.says(&format!("proc_init: launcher {launcher}, by PMI"))?;
         expect_met(outcome, 4, 2)
     }
@@ -187,7 +188,7 @@ impl Slurm {
     /// Variables that say something else than Slurm.
     fn step_that_contradicts(&self) -> Result<()> {
         let job = self.srun(&["-N", "1", "-n", "2"])?.env("RANK", "0").env("WORLD_SIZE", "3");
-        let outcome = job.arg(meet(Mpi::None)?).arg("Gg").run()?.code(7)?;
+        let outcome = job.arg(meet(MpiLibrary::None)?).arg("Gg").run()?.code(7)?;
         let outcome = outcome.says("two launchers contradict each other")?;
         outcome.says("set GASPI_LAUNCHER to slurm, torchrun or single").map(drop)
     }
@@ -205,6 +206,6 @@ impl Slurm {
         let job = salloc()?.arg(gaspi_run()?).args(["-n", "5", "true"]);
         job.run()?.code(2)?.says("SLURM_JOB_NODELIST) has 4 slots")?.says("--oversubscribe")?;
         let job = salloc()?.arg(gaspi_run()?).args(["--oversubscribe", "-n", "6"]);
-        expect_met(job.arg(meet(Mpi::None)?).arg("Gg").run()?, 6, 1)
+        expect_met(job.arg(meet(MpiLibrary::None)?).arg("Gg").run()?, 6, 1)
     }
 }

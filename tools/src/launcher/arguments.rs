@@ -25,8 +25,8 @@ pub(crate) struct Arguments {
     pub(crate) ranks: Option<u32>,
 
     /// Take the host of rank r from line r of FILE, in any order; blank lines and # comments do not
-    /// count. A line HOST slots=4 or HOST:4 stands for four. A host is a name, an address, or USER@HOST as for ssh. Ranks on this machine need no
-    /// ssh
+    /// count. A line HOST slots=4 or HOST:4 stands for four. A host is a name, an address, or
+    /// USER@HOST as for ssh. Ranks on this machine need no ssh
     #[arg(short = 'm', long = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub(crate) machine_file: Option<PathBuf>,
 
@@ -102,7 +102,8 @@ pub(crate) struct Arguments {
     pub(crate) output_directory: Option<PathBuf>,
 
     /// The program, then its arguments, passed on exactly as they are
-    #[arg(required_unless_present_any = ["ping", "dry_run"], trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present_any = ["ping", "dry_run"], trailing_var_arg = true,
+          value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
 }
 
