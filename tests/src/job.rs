@@ -325,6 +325,16 @@ impl Running {
         found.ok_or_else(|| self.expired(&format!("{count} lines with {text:?} did not come")))
     }
 
+    /// Waits until stderr contains `text`.
+    ///
+    /// # Errors
+    /// When the job ends or its time is over before.
+    pub fn complains(&self, text: &str) -> Result<()> {
+        let found =
+            self.output.until(self.end, |output| output.stderr.contains(text).then_some(()));
+        found.ok_or_else(|| self.expired(&format!("{text:?} was not said")))
+    }
+
     /// Kills every process of the job, the launcher included, with SIGKILL.
     pub fn kill_all(&self) {
         processes::kill_marked(&self.mark);

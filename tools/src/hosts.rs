@@ -2,9 +2,14 @@
 
 use gaspi_core::bootstrap::host_file;
 use gaspi_core::bootstrap::this_machine::ThisMachine;
+use std::collections::HashMap;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
+/// How long the resolver may take for all names together. Whether a name that it has not answered
+/// means this machine is found out by asking that host itself.
+const RESOLVER_LIMIT: Duration = Duration::from_secs(2);
 /// Ranks that one entry of a list may have.
 const RANKS_MAX: u64 = 65535;
 
@@ -32,7 +37,8 @@ pub fn read(file: &Path) -> Result<Vec<String>, String> {
 pub fn list(text: &str) -> Result<Vec<String>, String> {
     let mut hosts = Vec::new();
     for entry in text.split(',').map(str::trim) {
-        let (host, count) = split(entry)?;
+        let (host, count) =
+            host_file::split(entry).map_err(|reason| format!("{entry:?}: {reason}"))?;
         check(host)?;
         let count = match count.map(str::parse::<u64>) {
             None => 1,
@@ -52,25 +58,11 @@ pub fn list(text: &str) -> Result<Vec<String>, String> {
     Ok(hosts)
 }
 
-/// Host and number of an entry. An address of IPv6 that is not in brackets has no number.
-fn split(entry: &str) -> Result<(&str, Option<&str>), String> {
-    if let Some(end) = entry.rfind(']') {
-        let (host, rest) = entry.split_at(end + 1);
-        return match rest.strip_prefix(':') {
-            Some(count) => Ok((host, Some(count))),
-            None if rest.is_empty() => Ok((host, None)),
-            None => Err(format!("{entry:?}: expected ':' and a number behind the bracket")),
-        };
-    }
-    match entry.split_once(':') {
-        Some((_, rest)) if rest.contains(':') => Ok((entry, None)),
-        Some((host, count)) => Ok((host, Some(count))),
-        None => Ok((entry, None)),
-    }
-}
-
 /// Whether it can be handed to ssh.
-fn check(host: &str) -> Result<(), String> {
+///
+/// # Errors
+/// Why not.
+pub fn check(host: &str) -> Result<(), String> {
     if host.is_empty() {
         return Err("there is an empty name among the hosts".to_owned());
     }
@@ -95,21 +87,38 @@ pub struct Machine {
 /// machine mean one; others are the same if they are spelled alike but for case, or are the same
 /// address.
 pub fn machines(hosts: &[String], this: &ThisMachine) -> Vec<Machine> {
-    let mut machines: Vec<(String, Machine)> = Vec::new();
-    let mut known: std::collections::HashMap<String, usize> = std::collections::HashMap::new();
-    for (line, host) in hosts.iter().enumerate() {
-        let key = key(host);
-        let index = *known.entry(key.clone()).or_insert_with(|| {
-            let here = !host.contains('@') && this.is(host);
-            let same = |(_, machine): &(String, Machine)| here && machine.here;
-            machines.iter().position(same).unwrap_or_else(|| {
-                machines.push((key, Machine { name: host.clone(), here, lines: Vec::new() }));
-                machines.len() - 1
-            })
-        });
-        machines[index].1.lines.push(line);
+    let mut first: HashMap<String, usize> = HashMap::new();
+    let mut keys = Vec::new();
+    for host in hosts {
+        let next = keys.len();
+        if *first.entry(key(host)).or_insert(next) == next {
+            keys.push(host);
+        }
     }
-    machines.into_iter().map(|(_, machine)| machine).collect()
+    // ssh alone knows where USER@HOST leads.
+    let asked: Vec<&str> =
+        keys.iter().filter(|host| !host.contains('@')).map(|host| host.as_str()).collect();
+    let mut answers = this.are(&asked, RESOLVER_LIMIT).into_iter();
+    let here: Vec<bool> =
+        keys.iter().map(|host| !host.contains('@') && answers.next().unwrap_or(false)).collect();
+    let (mut machines, mut own): (Vec<Machine>, Option<usize>) = (Vec::new(), None);
+    // By the number of a key.
+    let mut known: Vec<Option<usize>> = vec![None; keys.len()];
+    for (line, host) in hosts.iter().enumerate() {
+        let number = first[&key(host)];
+        let index = *known[number].get_or_insert_with(|| match own {
+            Some(own) if here[number] => own,
+            _ => {
+                let (name, here) = (host.clone(), here[number]);
+                machines.push(Machine { name, here, lines: Vec::new() });
+                let index = machines.len() - 1;
+                own = own.or(here.then_some(index));
+                index
+            }
+        });
+        machines[index].lines.push(line);
+    }
+    machines
 }
 
 /// Whether the name means another machine on every machine.

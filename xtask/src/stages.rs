@@ -7,8 +7,8 @@ use crate::machine::Tool;
 use crate::result::Result;
 use crate::suite::{Context, Count, cargo_test, only_layout};
 use crate::{
-    bindings, build, delays, fuzzed, headers, install, lint, machine, man, package, rxe, sshd,
-    symbols, workspace,
+    bindings, build, debian, delays, fuzzed, headers, install, lint, machine, man, package, rxe,
+    sshd, symbols, workspace,
 };
 
 /// One stage.
@@ -52,7 +52,7 @@ impl Stage {
 /// 1.5 times what it takes on a fresh clone, which `cargo xtask test` and `cargo xtask test --full`
 /// print. The comment says what it took and on which day; where none is noted, the budget is older
 /// than these notes.
-const BUDGETS: [(&str, u64, u64); 35] = [
+const BUDGETS: [(&str, u64, u64); 36] = [
     ("fmt", 5, 10),              // took 1 (2026-11-23)
     ("rules", 5, 5),             // took 0 (2026-11-23)
     ("clippy", 55, 120),         // took 36 (2026-11-23)
@@ -78,6 +78,7 @@ const BUDGETS: [(&str, u64, u64); 35] = [
     ("faults", 35, 600),         // took 23 (2026-11-23)
     ("soak", 120, 2400),         // took 49, and 30 with fused buffers (2026-11-24)
     ("hosts", 155, 1800),        // took 102 (2026-11-23)
+    ("launchers", 180, 180),     // no run noted
     ("rxe", 335, 335),           // took 225 (2026-11-23)
     ("leftovers", 10, 30),       // took 6 (2026-11-23)
     ("valgrind", 25, 600),       // took 17 (2026-11-23)
@@ -90,7 +91,7 @@ const BUDGETS: [(&str, u64, u64); 35] = [
     ("loom-full", 600, 600),     // no run noted
 ];
 
-pub(crate) const STAGES: [Stage; 35] = [
+pub(crate) const STAGES: [Stage; 36] = [
     stage("fmt", &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -175,6 +176,13 @@ pub(crate) const STAGES: [Stage; 35] = [
         hosts,
         "several hosts, as network namespaces with ssh servers",
     ),
+    stage(
+        "launchers",
+        &[Tool::Cc, Tool::Ip, Tool::Nft, Tool::Ssh, Tool::Kill, Tool::Dpkg],
+        launchers,
+        "jobs under the mpiexec of MPICH, mpirun of Open MPI and Slurm, over hosts as namespaces",
+    )
+    .unless(without_launchers),
     stage(
         "rxe",
         &[Tool::Cc, Tool::Dpkg],
@@ -470,12 +478,38 @@ fn installed(context: &Context) -> Result<Count> {
 }
 
 fn hosts(context: &Context) -> Result<Count> {
+    harness(context, "hosts", &ssh_server()?)
+}
+
+/// Where the ssh server lies, for tests that need one.
+fn ssh_server() -> Result<Vec<(&'static str, String)>> {
     let server = sshd::provide()?;
-    let variables: Vec<(&str, String)> = server
-        .iter()
-        .map(|directory| ("GASPI_TEST_SSHD", directory.display().to_string()))
-        .collect();
-    harness(context, "hosts", &variables)
+    Ok(server.map(|at| ("GASPI_TEST_SSHD", at.display().to_string())).into_iter().collect())
+}
+
+fn launchers(context: &Context) -> Result<Count> {
+    let mut variables = ssh_server()?;
+    let unpacked = debian::provide("launchers", &LAUNCHERS)?;
+    variables.push(("GASPI_TEST_LAUNCHERS", unpacked.display().to_string()));
+    harness(context, "launchers", &variables)
+}
+
+/// The packages of other launchers, beside the libraries that they need.
+const LAUNCHERS: [&str; 10] = [
+    "mpich",
+    "libmpich12",
+    "openmpi-bin",
+    "openmpi-common",
+    "libopenmpi3",
+    "libpmix2",
+    "slurmctld",
+    "slurmd",
+    "slurm-client",
+    "slurm-wlm-basic-plugins",
+];
+
+fn without_launchers() -> Option<String> {
+    (!cfg!(target_arch = "x86_64")).then(|| "its paths are those of x86-64".to_owned())
 }
 
 fn without_guests() -> Option<String> {

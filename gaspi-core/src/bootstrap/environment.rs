@@ -1,12 +1,12 @@
 //! The environment variables that describe a job, parsed once and strictly.
 //!
-//! Each [`Launcher`](launcher::Launcher) is asked whether it has started this process. What holds
+//! Each [`Launcher`](launchers::Launcher) is asked whether it has started this process. What holds
 //! for all of them is here: GASPI_SOCKET, the number of the rank on its machine, GASPI_TRANSPORT,
 //! and what is wanted of a card. Variables that contradict each other are an error that names them
 //! and the remedy.
 
 use super::job::{Job, Transport};
-use super::launcher;
+use super::launchers;
 use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
 use crate::config::{DeviceChoice, GidChoice, MessageCarrier, WriteEnd};
@@ -38,18 +38,25 @@ impl DeviceChoice {
 
 /// The job as the variables describe it.
 fn describe(variables: &Variables<'_>) -> Result<Job> {
-    for launcher in launcher::ALL {
-        if let Some(task) = launcher.task(variables)? {
-            let mut job = launcher.job(variables, task)?;
-            if let Some(local_rank) = local_rank(variables, job.size)? {
-                job.local_rank = local_rank;
-            }
-            job.transport = transport(variables)?;
-            job.device = device_choice(variables)?;
-            return Ok(job);
-        }
+    let (chosen, why) = launchers::choose(variables)?;
+    let Some((launcher, task)) = chosen else {
+        log::info!("proc_init: a job of one rank: {why}");
+        return Ok(Job::single());
+    };
+    let mut job = launcher.job(variables, task)?;
+    log::info!(
+        "proc_init: launcher {}, {why}: {} of {} of job {}",
+        launcher.name(),
+        job.rank,
+        job.size,
+        job.id
+    );
+    if let Some(local_rank) = local_rank(variables, job.size)? {
+        job.local_rank = local_rank;
     }
-    Ok(Job::single())
+    job.transport = transport(variables)?;
+    job.device = device_choice(variables)?;
+    Ok(job)
 }
 
 /// GASPI_SOCKET.

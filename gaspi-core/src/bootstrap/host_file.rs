@@ -1,5 +1,5 @@
 //! Host files: one host per line; line r is the host of rank r. The user's documents call them
-//! machine files.
+//! machine files. A line `host slots=4` or `host:4` stands for four lines.
 //!
 //! Spaces around a name, blank lines, comments from `#` on, Windows line ends and a missing final
 //! newline are all fine.
@@ -9,6 +9,10 @@ use std::path::Path;
 
 /// Bytes of the largest machine file that is read.
 const FILE_MAX: u64 = 64 << 20;
+/// Slots of one line.
+const COUNT_MAX: u32 = 65535;
+/// Slots of all lines.
+const SLOTS_MAX: usize = 1 << 20;
 
 /// The hosts of a machine file, by rank.
 ///
@@ -26,7 +30,7 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
         return Err(wrong(format!("{} bytes cannot be a list of hosts", about.len())));
     }
     let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    let hosts = parse(&text);
+    let hosts = parse(&text).map_err(wrong)?;
     if hosts.is_empty() {
         return Err(wrong(
             "it names no host; write one host per line, line r for rank r".to_owned(),
@@ -35,12 +39,70 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
     Ok(hosts)
 }
 
-/// The hosts in the text of a machine file.
-pub fn parse(text: &[u8]) -> Vec<String> {
+/// The hosts in the text of a machine file, each as often as its line says.
+///
+/// # Errors
+/// What is wrong with a line.
+pub fn parse(text: &[u8]) -> std::result::Result<Vec<String>, String> {
+    let mut hosts = Vec::new();
+    for (host, slots) in slots(text)? {
+        if hosts.len() + slots as usize > SLOTS_MAX {
+            return Err(format!("it has more than {SLOTS_MAX} slots"));
+        }
+        hosts.extend(std::iter::repeat_n(host, slots as usize));
+    }
+    Ok(hosts)
+}
+
+/// The lines of a machine file: a host, and its number of slots.
+///
+/// # Errors
+/// What is wrong with a line.
+pub fn slots(text: &[u8]) -> std::result::Result<Vec<(String, u32)>, String> {
     let text = String::from_utf8_lossy(text);
     let text = text.trim_start_matches('\u{feff}');
-    let names = text.split(['\n', '\r']).map(|line| line.split('#').next().unwrap_or("").trim());
-    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+    let lines = text.split(['\n', '\r']).map(|line| line.split('#').next().unwrap_or("").trim());
+    lines.filter(|line| !line.is_empty()).map(entry).collect()
+}
+
+/// `host`, `host:4` or `host slots=4`. Other words of the files of Open MPI mean nothing here.
+fn entry(line: &str) -> std::result::Result<(String, u32), String> {
+    let mut words = line.split_whitespace();
+    let first = words.next().unwrap_or_default();
+    let (host, count) = split(first).map_err(|reason| format!("{line:?}: {reason}"))?;
+    let mut count = count.map(str::to_owned);
+    for word in words {
+        match word.split_once('=') {
+            Some(("slots", slots)) if count.is_none() => count = Some(slots.to_owned()),
+            Some(("max_slots" | "max-slots", _)) => {}
+            _ => return Err(format!("{line:?}: behind the host comes slots=N, or nothing")),
+        }
+    }
+    match count.as_deref().map_or(Ok(1), str::parse::<u32>) {
+        Ok(count @ 1..=COUNT_MAX) => Ok((host.to_owned(), count)),
+        _ => Err(format!("{line:?}: the number of slots of a host is 1 to {COUNT_MAX}")),
+    }
+}
+
+/// Host and number of an entry such as `a:2` or `[fd00::1]:2`. An address of IPv6 that is not in
+/// brackets has no number.
+///
+/// # Errors
+/// Something else than a number is behind a bracket.
+pub fn split(entry: &str) -> std::result::Result<(&str, Option<&str>), String> {
+    if let Some(end) = entry.rfind(']') {
+        let (host, rest) = entry.split_at(end + 1);
+        return match rest.strip_prefix(':') {
+            Some(count) => Ok((host, Some(count))),
+            None if rest.is_empty() => Ok((host, None)),
+            None => Err("expected ':' and a number behind the bracket".to_owned()),
+        };
+    }
+    match entry.split_once(':') {
+        Some((_, rest)) if rest.contains(':') => Ok((entry, None)),
+        Some((host, count)) => Ok((host, Some(count))),
+        None => Ok((entry, None)),
+    }
 }
 
 #[cfg(test)]
@@ -55,10 +117,50 @@ mod tests {
             "a\r\nb.example.org\r\n10.0.0.1\r\n::1",
             "\u{feff}# hosts\n\n  a\t\n\tb.example.org # second\n10.0.0.1\n\n::1",
         ] {
-            assert_eq!(parse(text.as_bytes()), expected, "{text:?}");
+            assert_eq!(parse(text.as_bytes()).expect(text), expected, "{text:?}");
         }
-        assert!(parse(b"\n\r\n # nothing\n").is_empty());
-        assert_eq!(parse(b"\xff\n").len(), 1);
+        assert!(parse(b"\n\r\n # nothing\n").expect("nothing").is_empty());
+        assert_eq!(parse(b"\xff\n").expect("a name").len(), 1);
+    }
+
+    #[test]
+    fn slots_stand_for_lines() {
+        for text in [
+            "a slots=2\nb:1\n[fd00::1]:2\nfd00::2\n",
+            "a:2\nb slots=1 max_slots=8 # two\n[fd00::1] slots=2\nfd00::2 max-slots=1",
+        ] {
+            let hosts = parse(text.as_bytes()).expect(text);
+            assert_eq!(hosts, ["a", "a", "b", "[fd00::1]", "[fd00::1]", "fd00::2"], "{text}");
+        }
+        for (text, why) in [
+            ("a slots=0", "1 to 65535"),
+            ("a:0", "1 to 65535"),
+            ("a:x", "1 to 65535"),
+            ("a:", "1 to 65535"),
+            ("a slots=99999999999", "1 to 65535"),
+            ("a b", "slots=N"),
+            ("a:2 slots=2", "slots=N"),
+            ("[::1]x", "behind the bracket"),
+        ] {
+            let error = parse(text.as_bytes()).expect_err(text);
+            assert!(error.contains(why) && error.contains(&format!("{text:?}")), "{error}");
+        }
+        let many = "a slots=65535\n".repeat(17);
+        assert!(parse(many.as_bytes()).expect_err("too many").contains("more than 1048576 slots"));
+        let lines = "a\n".repeat(1_000_000);
+        assert_eq!(parse(lines.as_bytes()).expect("lines").len(), 1_000_000);
+    }
+
+    #[test]
+    fn mutated_files_end_in_hosts_or_an_error() {
+        let sample = b"ant slots=4 max_slots=8 # one\r\n[fd00::1]:2\nbee:3\n";
+        crate::fuzzed::run("machine file", 64 << 20, |seed| {
+            let mut bytes = sample.to_vec();
+            seed.mutate(&mut bytes);
+            if let Ok(hosts) = parse(&bytes) {
+                assert!(hosts.iter().all(|host| !host.contains(char::is_whitespace)));
+            }
+        });
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use super::addresses::Audience;
 use super::auth::Key;
+use super::launchers::session::Session;
 use crate::config::DeviceChoice;
 use crate::ids::Rank;
 use crate::os::process;
 use crate::os::socket;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Ranks of the largest job: rank numbers have 16 bits.
@@ -117,6 +118,8 @@ pub(crate) enum ServerLocation {
         name: String,
         hub: HubLocation,
     },
+    /// The process manager that started the ranks has to be asked first.
+    ByManager(Arc<Session>),
 }
 
 /// Where the hub of a job is that was started by hand on several machines.
@@ -132,6 +135,8 @@ pub(crate) struct HubLocation {
     pub(super) audience: Audience,
     /// The key, where it is not made from the user's secret.
     pub(super) key: Option<Key>,
+    /// Its addresses, where they are known without a resolver.
+    pub(super) addresses: Vec<IpAddr>,
 }
 
 impl Job {

@@ -1,7 +1,7 @@
 //! From the environment to a connected job: find out who this process is, exchange addresses with
 //! the other ranks.
 //!
-//! [`launcher`] tells rank, size and the place of the server, for each way to start a job.
+//! [`launchers`] tells rank, size and the place of the server, for each way to start a job.
 //! [`exchange`] is the out-of-band exchange: each rank registers its [`Card`] with a server, and
 //! gets the [`Table`] of all cards once all ranks have registered. [`auth`] makes the key that
 //! protects the exchange between hosts. [`addresses`] chooses what to offer to peers and what to
@@ -17,7 +17,8 @@ mod environment;
 pub(crate) mod exchange;
 pub mod host_file;
 mod job;
-mod launcher;
+mod launchers;
+pub mod node_list;
 mod system;
 pub mod this_machine;
 mod variables;

@@ -5,7 +5,9 @@ use crate::error::{Error, Result};
 use crate::os::process;
 use crate::timeout::Deadline;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileTypeExt;
 use std::time::Duration;
 
 /// A descriptor that becomes readable every so often.
@@ -89,4 +91,24 @@ pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
         reason: error.to_string(),
     })?;
     Ok(bytes)
+}
+
+/// A copy of a descriptor that this process was started with, and that has to be a socket.
+///
+/// # Errors
+/// In words, about "it".
+pub(super) fn inherited_socket(fd: u64) -> std::result::Result<File, String> {
+    let Ok(fd) = i32::try_from(fd) else {
+        return Err("cannot be used: that is no file descriptor".to_owned());
+    };
+    // SAFETY: takes numbers only, and makes a new descriptor.
+    let copy = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+    if copy < 0 {
+        let error = std::io::Error::last_os_error();
+        return Err(format!("cannot be used: {error}"));
+    }
+    // SAFETY: the kernel has just made this descriptor for us.
+    let file = unsafe { File::from_raw_fd(copy) };
+    let kind = file.metadata().map_err(|error| format!("cannot be used: {error}"))?.file_type();
+    if kind.is_socket() { Ok(file) } else { Err("cannot be used: it is no socket".to_owned()) }
 }

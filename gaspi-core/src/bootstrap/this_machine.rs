@@ -2,7 +2,16 @@
 
 use crate::os::interfaces;
 use crate::os::process;
+use crate::sync::Mutex;
 use std::net::{IpAddr, ToSocketAddrs};
+use std::os::unix::fs::MetadataExt;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
+
+/// Names that the resolver is asked for at the same time.
+const RESOLVERS_MAX: usize = 64;
+/// Of a thread that asks it.
+const STACK_BYTES: usize = 256 << 10;
 
 /// What this machine is called, looked up once.
 #[derive(Debug, Clone)]
@@ -35,10 +44,70 @@ impl ThisMachine {
         self.is_plainly(spelling).unwrap_or_else(|| {
             match (spelling.trim_end_matches('.'), 0).to_socket_addrs() {
                 Ok(found) => found.map(|address| address.ip()).any(|address| self.has(address)),
-                // Not known to the resolver: believe a name whose first part is ours.
-                Err(_) => !self.name.contains('.') && first_label(spelling, &self.name),
+                Err(_) => self.has_first_label(spelling),
             }
         })
+    }
+
+    /// The same for many names, which the resolver is asked for side by side. A name that it has
+    /// not answered after `limit` does not mean this machine, as far as is known.
+    pub fn are(&self, spellings: &[&str], limit: Duration) -> Vec<bool> {
+        let resolve = |name: &str| {
+            let found = (name, 0).to_socket_addrs()?;
+            Ok(found.map(|address| address.ip()).collect())
+        };
+        self.are_by(spellings, limit, resolve)
+    }
+
+    fn are_by(
+        &self,
+        spellings: &[&str],
+        limit: Duration,
+        resolve: impl Fn(&str) -> std::io::Result<Vec<IpAddr>> + Send + Sync + 'static,
+    ) -> Vec<bool> {
+        let plainly = spellings.iter().map(|spelling| self.is_plainly(spelling));
+        let mut found: Vec<Option<bool>> = plainly.collect();
+        let asked = found.iter().enumerate().filter(|(_, known)| known.is_none());
+        let asked: Vec<(usize, String)> =
+            asked.map(|(at, _)| (at, spellings[at].trim_end_matches('.').to_owned())).collect();
+        let mut left = asked.len();
+        let deadline = Instant::now() + limit;
+        let (tell, answers) = mpsc::channel();
+        let questions = Arc::new((Mutex::new(asked), resolve));
+        for _ in 0..left.min(RESOLVERS_MAX) {
+            let (questions, tell) = (questions.clone(), tell.clone());
+            let work = move || {
+                loop {
+                    let next = questions.0.lock().pop();
+                    let Some((at, name)) = next else { break };
+                    // Nobody listens any more once the limit has passed.
+                    if tell.send((at, (questions.1)(&name))).is_err() {
+                        break;
+                    }
+                }
+            };
+            let name = "gaspi-resolver".to_owned();
+            // Without a thread, those that there are do more; without any, nothing is known.
+            let _ = process::with_signals_blocked(|| {
+                std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(work)
+            });
+        }
+        drop(tell);
+        while left > 0 {
+            let rest = deadline.saturating_duration_since(Instant::now());
+            let Ok((at, answer)) = answers.recv_timeout(rest) else { break };
+            found[at] = Some(match answer {
+                Ok(addresses) => addresses.into_iter().any(|address| self.has(address)),
+                Err(_) => self.has_first_label(spellings[at]),
+            });
+            left -= 1;
+        }
+        found.into_iter().map(|known| known.unwrap_or(false)).collect()
+    }
+
+    /// Not known to the resolver: a name whose first part is ours is believed.
+    fn has_first_label(&self, spelling: &str) -> bool {
+        !self.name.contains('.') && first_label(spelling, &self.name)
     }
 
     /// The same as far as it can be told without asking the resolver, which takes its time.
@@ -65,6 +134,16 @@ impl ThisMachine {
         let address = address.to_canonical();
         address.is_loopback() || self.addresses.iter().any(|own| own.to_canonical() == address)
     }
+}
+
+/// The same for all processes of one kernel in one network namespace, and for no others.
+pub(crate) fn identity() -> u64 {
+    let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let namespace = std::fs::metadata("/proc/self/ns/net").map_or(0, |about| about.ino());
+    let text = format!("{} {namespace}", boot.trim());
+    // FNV-1a.
+    let next = |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, next)
 }
 
 fn is_loopback_name(spelling: &str) -> bool {
@@ -126,5 +205,39 @@ mod tests {
         }
         let real = ThisMachine::look_up();
         assert!(real.is(real.name()) && real.is(&real.name().to_uppercase()));
+    }
+
+    /// Each lost answer of the resolver takes its time, and all together no more than the limit.
+    #[test]
+    fn names_are_resolved_side_by_side_and_not_for_ever() {
+        let machine = ThisMachine::called("ant", &["192.0.2.2".parse().expect("address")]);
+        let asked = Arc::new(std::sync::Barrier::new(8));
+        let together = asked.clone();
+        let resolve = move |name: &str| {
+            // One after the other they would wait for ever.
+            together.wait();
+            let address = if name == "own" { "192.0.2.2" } else { "192.0.2.9" };
+            Ok(vec![address.parse().expect("address")])
+        };
+        let names = ["a", "b", "own", "192.0.2.2", "d", "e", "ant", "f", "g", "h.example."];
+        let found = machine.are_by(&names, Duration::from_secs(60), resolve);
+        let here = [false, false, true, true, false, false, true, false, false, false];
+        assert_eq!(found, here);
+        // A resolver that never answers, until the test is over.
+        let (over, until) = mpsc::channel::<()>();
+        let until = Mutex::new(until);
+        let start = Instant::now();
+        let silent = move |_: &str| {
+            let _ = until.lock().recv();
+            Err(std::io::ErrorKind::TimedOut.into())
+        };
+        let names = vec!["other"; 300];
+        let found = machine.are_by(&names, Duration::from_millis(100), silent);
+        drop(over);
+        assert!(start.elapsed() < Duration::from_secs(10) && !found.contains(&true));
+        // What the resolver does not know.
+        let unknown = |_: &str| Err(std::io::ErrorKind::NotFound.into());
+        let found = machine.are_by(&["ant.example", "bee"], Duration::from_secs(60), unknown);
+        assert_eq!(found, [true, false]);
     }
 }

@@ -47,6 +47,15 @@ impl<'a> Variables<'a> {
         }
     }
 
+    /// A variable that has to be a text, of whatever length.
+    pub(super) fn long_text(&self, name: &str) -> Result<Option<String>> {
+        match self.raw(name).map(OsString::into_string) {
+            None => Ok(None),
+            Some(Ok(text)) => Ok(Some(text)),
+            Some(Err(_)) => wrong(format!("{name} has to be a text")),
+        }
+    }
+
     /// A variable that has to be a short text.
     pub(super) fn text(&self, name: &str) -> Result<Option<String>> {
         let Some(value) = self.raw(name) else { return Ok(None) };

@@ -15,6 +15,8 @@ pub mod futex;
 pub mod interfaces;
 pub mod limits;
 pub mod memory;
+pub(crate) mod mpi;
+pub(crate) mod pmix;
 pub mod process;
 pub mod socket;
 pub mod splice;

@@ -18,14 +18,15 @@ use std::time::Duration;
     after_help = AFTER_HELP
 )]
 pub(crate) struct Arguments {
-    /// Start N ranks [default: as many as the machine file has lines or the list of hosts says]
+    /// Start N ranks [default: as many as the machine file, the list of hosts or the allocation has
+    /// slots]
     #[arg(short = 'n', long = "nodes", visible_alias = "ranks", value_name = "N",
           value_parser = ranks)]
     pub(crate) ranks: Option<u32>,
 
     /// Take the host of rank r from line r of FILE, in any order; blank lines and # comments do not
-    /// count. A host is a name, an address, or USER@HOST as for ssh. Ranks on this machine need no
-    /// ssh
+    /// count. A line HOST slots=4 or HOST:4 stands for four. A host is a name, an address, or
+    /// USER@HOST as for ssh. Ranks on this machine need no ssh
     #[arg(short = 'm', long = "machinefile", value_name = "FILE", conflicts_with = "hosts")]
     pub(crate) machine_file: Option<PathBuf>,
 
@@ -33,6 +34,19 @@ pub(crate) struct Arguments {
     /// IPv6 in brackets: [fd00::1]:2
     #[arg(long, value_name = "LIST")]
     pub(crate) hosts: Option<String>,
+
+    /// Start all ranks on this host, also in an allocation of a batch system
+    #[arg(long, conflicts_with_all = ["hosts", "machine_file"])]
+    pub(crate) here: bool,
+
+    /// Start more ranks than the machine file, the list of hosts or the allocation has slots: the
+    /// first ones get further ranks, in the same order
+    #[arg(long)]
+    pub(crate) oversubscribe: bool,
+
+    /// Print rank, host and cores of each rank, and start nothing
+    #[arg(long = "dry-run")]
+    pub(crate) dry_run: bool,
 
     /// Reach other hosts by PROGRAM, which takes the arguments of ssh, and may have options behind
     /// it, separated by blanks [default: GASPI_SSH, else ssh]
@@ -88,7 +102,8 @@ pub(crate) struct Arguments {
     pub(crate) output_directory: Option<PathBuf>,
 
     /// The program, then its arguments, passed on exactly as they are
-    #[arg(required_unless_present = "ping", trailing_var_arg = true, value_name = "PROGRAM")]
+    #[arg(required_unless_present_any = ["ping", "dry_run"], trailing_var_arg = true,
+          value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
 }
 
@@ -101,6 +116,10 @@ Other hosts need sshd, the program at the same place, and the working directory;
 carried over where it is not installed. Nothing starts before all hosts are ready. Ranks there get
 the environment of gaspi_run too, but for variables of a session or an account (HOME, SSH_*, XDG_*,
 DISPLAY, ...), the umask, and the limits of open files, locked memory and core files.
+
+Without -m and --hosts, in an allocation of Slurm, PBS, LSF, Grid Engine or the Kubernetes MPI
+operator, gaspi_run takes its hosts, and as many ranks on each as it has slots there; --here keeps
+all ranks on this host.
 
 A rank that dies leaves the others running, as GASPI programs may go on without it; use
 --kill-on-failure to end the job instead. Signals that gaspi_run gets go to all ranks; a second
@@ -123,6 +142,8 @@ Examples:
   gaspi_run -n 4 --label ./heat               ... and who said what
   gaspi_run -m machines -b ./master ./worker  hosts from a file, another program as rank 0
   gaspi_run --hosts a:2,b:2 ./heat            ranks 0 and 1 on a, 2 and 3 on b
+  gaspi_run ./heat                            in an allocation: one rank for each slot
+  gaspi_run --dry-run ./heat                  ... where would each rank run?
   gaspi_run -m machines -p                    do all hosts answer?
   gaspi_run -n 2 -d ./heat                    rank 0 under gdb
   gaspi_run -n 4 --timeout 30m --output-dir log ./heat
@@ -208,6 +229,7 @@ mod tests {
             (&["gaspi_run", "-n", "2"], "PROGRAM"),
             (&["gaspi_run", "--lable", "-n", "2", "p"], "--label"),
             (&["gaspi_run", "--hosts", "a", "-m", "f", "p"], "--machinefile"),
+            (&["gaspi_run", "--hosts", "a", "--here", "p"], "--here"),
         ] {
             let text = Arguments::try_parse_from(line).expect_err("accepted").to_string();
             assert!(text.contains(word), "{line:?}: {text}");

@@ -50,7 +50,8 @@ const OF_THE_SESSION_BEGIN: [&str; 3] = ["SSH_", "XDG_", "DBUS_"];
 /// Those of the XDG variables that say where things lie, not in which session.
 const CARRIED: [&str; 2] = ["XDG_DATA_DIRS", "XDG_CONFIG_DIRS"];
 /// They tell a rank its place and are set anew for each.
-pub(crate) const OF_THE_JOB: [&str; 9] = [
+pub(crate) const OF_THE_JOB: [&str; 10] = [
+    "GASPI_LAUNCHER",
     "GASPI_RANK",
     "GASPI_NRANKS",
     "GASPI_SOCKET",
@@ -61,6 +62,20 @@ pub(crate) const OF_THE_JOB: [&str; 9] = [
     "GASPI_HOSTS",
     "GASPI_HOST",
 ];
+
+/// They tell MPI and others the place of a process in a job of another launcher, which is not that
+/// of a rank.
+const OF_AN_OUTER_LAUNCHER_BEGIN: [&str; 6] =
+    ["PMI_", "PMI2_", "PMIX_", "HYDI_", "MPI_LOCAL", "OMPI_COMM_WORLD_"];
+/// What begins so is a setting of the user.
+const SETTING_BEGIN: &str = "PMIX_MCA_";
+
+/// Whether ranks must not inherit it, here and elsewhere.
+pub(crate) fn is_of_an_outer_launcher(name: &OsStr) -> bool {
+    let name = name.as_bytes();
+    let begins = |start: &&str| name.starts_with(start.as_bytes());
+    OF_AN_OUTER_LAUNCHER_BEGIN.iter().any(begins) && !name.starts_with(SETTING_BEGIN.as_bytes())
+}
 
 fn is_of_the_session(name: &OsStr) -> bool {
     let begins = |start: &&str| name.as_bytes().starts_with(start.as_bytes());
@@ -76,8 +91,9 @@ fn is_of_the_job(name: &OsStr) -> bool {
 fn carried(
     environment: impl IntoIterator<Item = (OsString, OsString)>,
 ) -> Vec<(OsString, OsString)> {
-    let is_carried =
-        |(name, _): &(OsString, OsString)| !is_of_the_session(name) && !is_of_the_job(name);
+    let is_carried = |(name, _): &(OsString, OsString)| {
+        !is_of_the_session(name) && !is_of_the_job(name) && !is_of_an_outer_launcher(name)
+    };
     environment.into_iter().filter(is_carried).collect()
 }
 
@@ -148,6 +164,10 @@ mod tests {
             ("XDG_DATA_DIRS", "/usr/share"),
             ("GASPI_RANK", "3"),
             ("GASPI_LOG", "info"),
+            ("PMI_FD", "7"),
+            ("PMIX_RANK", "0"),
+            ("PMIX_MCA_gds", "hash"),
+            ("OMPI_COMM_WORLD_SIZE", "2"),
         ]);
         let there = pairs(&[("HOME", "/root"), ("PATH", "/bin"), ("SSH_CONNECTION", "x")]);
         let mut found = completed(carried(here), there);
@@ -158,6 +178,7 @@ mod tests {
             ("LD_LIBRARY_PATH", "/opt/lib"),
             ("MINE", "a b"),
             ("PATH", "/opt/bin:/bin"),
+            ("PMIX_MCA_gds", "hash"),
             ("SSH_CONNECTION", "x"),
             ("XDG_DATA_DIRS", "/usr/share"),
         ]);

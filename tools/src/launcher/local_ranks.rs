@@ -58,6 +58,17 @@ struct Member {
     ending: Option<Ending>,
 }
 
+/// The cores of the ranks of this machine.
+pub(crate) fn shares(plan: &Assignment, topology: &Topology) -> Vec<Share> {
+    let count = plan.ranks.len();
+    let bind = match plan.bind {
+        Some(bind) => bind,
+        None if plan.numa => Bind::None,
+        None => binding::default(topology, count as u32),
+    };
+    if count == 0 { Vec::new() } else { binding::shares(topology, bind, count) }
+}
+
 /// The ranks of this machine.
 #[derive(Debug)]
 pub(crate) struct LocalRanks {
@@ -74,14 +85,7 @@ pub(crate) struct LocalRanks {
 impl LocalRanks {
     /// No rank has been started.
     pub(crate) fn new(plan: Assignment) -> LocalRanks {
-        let topology = Topology::look_up();
-        let count = plan.ranks.len();
-        let bind = match plan.bind {
-            Some(bind) => bind,
-            None if plan.numa => Bind::None,
-            None => binding::default(&topology, count as u32),
-        };
-        let shares = if count == 0 { Vec::new() } else { binding::shares(&topology, bind, count) };
+        let shares = shares(&plan, &Topology::look_up());
         let buffer = vec![0; READ];
         LocalRanks { plan, shares, members: Vec::new(), streams: Vec::new(), input: None, buffer }
     }

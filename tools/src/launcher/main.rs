@@ -13,6 +13,7 @@
 #![cfg_attr(fuzzing, allow(dead_code, reason = "a fuzzer calls the protocol only"))]
 
 mod agent;
+mod allocation;
 mod arguments;
 mod assignment;
 mod binding;
@@ -42,6 +43,7 @@ use arguments::Arguments;
 use clap::Parser;
 use gaspi_tools::remote_agent;
 use refusal::Refusal;
+use std::io::Write;
 use std::process::ExitCode;
 
 /// Makes this program an agent.
@@ -54,6 +56,10 @@ fn run() -> Result<u8, Refusal> {
     }
     let arguments = Arguments::parse_from(words);
     let plan = plan::Plan::new(&arguments)?;
+    if plan.dry_run {
+        let written = std::io::stdout().write_all(plan.listed().as_bytes());
+        return written.map(|()| 0).map_err(|error| Refusal::launcher(format!("writing: {error}")));
+    }
     job::Running::new(plan)?.run()
 }
 

@@ -1,9 +1,11 @@
 //! What is to be started, worked out and checked before anything is.
 
+use crate::allocation::Allocation;
 use crate::arguments::Arguments;
 use crate::assignment::{Assignment, Command};
 use crate::refusal::Refusal;
-use crate::{environment, program};
+use crate::topology::Topology;
+use crate::{environment, local_ranks, program};
 use gaspi_core::bootstrap::this_machine::ThisMachine;
 use gaspi_tools::hosts::{self, Machine};
 use gaspi_tools::remote_agent::{Ssh, Tool};
@@ -37,11 +39,31 @@ pub(crate) struct Plan {
     /// There is nothing to be started.
     pub(crate) only_ping: bool,
     pub(crate) ping: bool,
+    /// Only tell what would be started.
+    pub(crate) dry_run: bool,
     pub(crate) debug: bool,
     pub(crate) label: bool,
     pub(crate) kill_on_failure: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) output_directory: Option<PathBuf>,
+}
+
+impl Plan {
+    /// A line for each rank: rank, host, cores.
+    pub(crate) fn listed(&self) -> String {
+        let topology = Topology::look_up();
+        let shares = local_ranks::shares(&self.own, &topology);
+        let mut places = vec!["on cores that its host chooses".to_owned(); self.ranks];
+        for (rank, share) in self.own.ranks.iter().zip(&shares) {
+            places[*rank as usize] = share.words();
+        }
+        let width = self.hosts.iter().map(|host| host.chars().count()).max().unwrap_or(0);
+        let digits = self.ranks.saturating_sub(1).to_string().len();
+        let line = |(rank, (host, place)): (usize, (&String, &String))| {
+            format!("rank {rank:>digits$}  {host:width$}  {place}\n")
+        };
+        self.hosts.iter().zip(&places).enumerate().map(line).collect()
+    }
 }
 
 /// The way to other machines.
@@ -57,15 +79,13 @@ pub(crate) struct Way {
 impl Plan {
     pub(crate) fn new(arguments: &Arguments) -> Result<Plan, Refusal> {
         let this = ThisMachine::look_up();
-        let names = match (&arguments.machine_file, &arguments.hosts) {
-            (Some(file), _) => Some(hosts::read(file)),
-            (None, Some(list)) => Some(hosts::list(list).map_err(|e| format!("--hosts: {e}"))),
-            (None, None) => None,
+        let named = named(arguments)?;
+        let ranks = count(arguments, named.as_ref())?;
+        let names: Vec<String> = match named {
+            Some(Named { hosts, .. }) => hosts.into_iter().cycle().take(ranks as usize).collect(),
+            None => vec![this.name().to_owned(); ranks as usize],
         };
-        let names = names.transpose().map_err(Refusal::usage)?;
-        let ranks = count(arguments, names.as_deref())?;
-        let names = names.unwrap_or_else(|| vec![this.name().to_owned(); ranks as usize]);
-        let mut machines = hosts::machines(&names[..ranks as usize], &this);
+        let mut machines = hosts::machines(&names, &this);
         let several = machines.len() > 1;
         for machine in machines.iter_mut().filter(|machine| machine.here) {
             if arguments.ping {
@@ -124,8 +144,9 @@ impl Plan {
             others,
             way,
             hosts: vec![String::new(); ranks as usize],
-            only_ping: arguments.command.is_empty(),
+            only_ping: arguments.command.is_empty() && !arguments.dry_run,
             ping: arguments.ping,
+            dry_run: arguments.dry_run,
             debug: arguments.debug,
             label: arguments.label,
             kill_on_failure: arguments.kill_on_failure,
@@ -142,7 +163,7 @@ fn ranks_of(machine: &Machine) -> Vec<u32> {
 /// Whether this machine can do its part.
 fn check_start(plan: &Plan) -> Result<(), Refusal> {
     check_descriptors(plan.own.ranks.len(), plan.others.len())?;
-    if plan.only_ping {
+    if plan.only_ping || plan.dry_run {
         return Ok(());
     }
     if plan.debug && plan.own.ranks.first() != Some(&0) {
@@ -177,20 +198,59 @@ pub(crate) fn dead_after(value: Option<&OsStr>) -> Result<Duration, Refusal> {
     }
 }
 
-fn count(arguments: &Arguments, hosts: Option<&[String]>) -> Result<u32, Refusal> {
+/// Hosts that the user or a batch system names, by slot.
+struct Named {
+    hosts: Vec<String>,
+    /// What names them.
+    by: String,
+    /// What gives a host more ranks.
+    remedy: &'static str,
+}
+
+fn named(arguments: &Arguments) -> Result<Option<Named>, Refusal> {
+    let remedy = "repeat a host for every rank that it is to run";
+    match (&arguments.machine_file, &arguments.hosts) {
+        (Some(file), _) => {
+            let hosts = hosts::read(file).map_err(Refusal::usage)?;
+            return Ok(Some(Named { hosts, by: "machine file".to_owned(), remedy }));
+        }
+        (None, Some(list)) => {
+            let hosts = hosts::list(list);
+            let hosts = hosts.map_err(|error| Refusal::usage(format!("--hosts: {error}")))?;
+            return Ok(Some(Named { hosts, by: "list of hosts (--hosts)".to_owned(), remedy }));
+        }
+        (None, None) if arguments.here => return Ok(None),
+        (None, None) => {}
+    }
+    let found = Allocation::look_up(&|name| std::env::var_os(name));
+    let found = found.map_err(|reason| {
+        Refusal::usage(format!("{reason}; use -m, --hosts or --here to leave it aside"))
+    })?;
+    Ok(found.map(|Allocation { hosts, by }| Named {
+        hosts,
+        by: format!("allocation ({by})"),
+        remedy: "ask for a larger one",
+    }))
+}
+
+fn count(arguments: &Arguments, named: Option<&Named>) -> Result<u32, Refusal> {
     let max = gaspi_core::bootstrap::RANKS_MAX;
-    let lines = hosts.map(|hosts| hosts.len());
-    let what = if arguments.hosts.is_some() { "list of hosts (--hosts)" } else { "machine file" };
-    match (arguments.ranks, lines) {
-        (Some(ranks), Some(lines)) if ranks as usize > lines => Err(Refusal::usage(format!(
-            "the {what} names {lines} hosts, too few for {ranks} ranks (-n); repeat a host \
-             for every rank that it is to run"
-        ))),
+    match (arguments.ranks, named) {
+        (Some(ranks), Some(Named { hosts, by, remedy }))
+            if ranks as usize > hosts.len() && !arguments.oversubscribe =>
+        {
+            let slots = hosts.len();
+            Err(Refusal::usage(format!(
+                "the {by} has {slots} slots for ranks, too few for {ranks} ranks (-n); {remedy}, \
+                 or use --oversubscribe"
+            )))
+        }
         (Some(ranks), _) => Ok(ranks),
-        (None, Some(lines)) => match u32::try_from(lines) {
-            Ok(ranks) if ranks <= max => Ok(ranks),
+        (None, Some(Named { hosts, by, .. })) => match u32::try_from(hosts.len()) {
+            Ok(ranks) if (1..=max).contains(&ranks) => Ok(ranks),
             _ => Err(Refusal::usage(format!(
-                "the {what} names {lines} hosts, but a job has 1 to {max} ranks; use -n"
+                "the {by} has {} slots for ranks, but a job has 1 to {max} ranks; use -n",
+                hosts.len()
             ))),
         },
         (None, None) => Err(Refusal::usage(

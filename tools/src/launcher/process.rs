@@ -6,7 +6,7 @@
 
 use crate::assignment::{Assignment, Command};
 use crate::binding::{self, Share};
-use crate::environment::OF_THE_JOB;
+use crate::environment::{OF_THE_JOB, is_of_an_outer_launcher};
 use crate::files::Files;
 use crate::refusal::{EXIT_HOST, EXIT_LAUNCHER, Refusal};
 use gaspi_tools::system;
@@ -147,6 +147,13 @@ fn set_environment(
     OF_THE_JOB.iter().for_each(|name| {
         spawn.env_remove(name);
     });
+    // Elsewhere gaspi_run has left it out before.
+    std::env::vars_os()
+        .map(|(name, _)| name)
+        .filter(|name| is_of_an_outer_launcher(name))
+        .for_each(|name| {
+            spawn.env_remove(name);
+        });
     spawn.env("GASPI_RANK", plan.ranks[local].to_string());
     spawn.env("GASPI_NRANKS", plan.size.to_string());
     spawn.env("GASPI_SOCKET", local.to_string());

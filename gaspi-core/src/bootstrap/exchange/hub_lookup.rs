@@ -27,14 +27,20 @@ pub(super) struct HubLookup {
 
 impl HubLookup {
     pub(super) fn new(hub: &HubLocation) -> HubLookup {
-        HubLookup {
+        let mut lookup = HubLookup {
             name: hub.host.clone(),
             audience: hub.audience,
             addresses: Vec::new(),
             looked_up: None,
             resolver: None,
             unresolved: None,
+        };
+        if !hub.addresses.is_empty() {
+            let known: Vec<SocketAddr> =
+                hub.addresses.iter().map(|ip| SocketAddr::new(*ip, 0)).collect();
+            lookup.keep(&known);
         }
+        lookup
     }
 
     /// The hub's machine, as the user named it.

@@ -141,6 +141,10 @@ impl Client {
         if self.job.server == ServerLocation::NotNeeded {
             return self.alone().map(Some);
         }
+        if let ServerLocation::ByManager(session) = &self.job.server {
+            let Some(server) = session.poll()? else { return Ok(None) };
+            self.job.server = server;
+        }
         if let Phase::Connecting { .. } = self.phase {
             self.connect()?;
         }
@@ -199,7 +203,7 @@ impl Client {
             ServerLocation::FirstRank(name) | ServerLocation::OverHosts { name, .. } => {
                 (name.clone(), false)
             }
-            ServerLocation::NotNeeded => return Ok(()),
+            ServerLocation::NotNeeded | ServerLocation::ByManager(_) => return Ok(()),
         };
         if !launched && self.server.is_none() {
             match socket::listen(&name) {
@@ -255,6 +259,9 @@ impl Client {
     fn sleep(&mut self, deadline: Deadline) {
         let mut fds = Vec::new();
         let mut limit = None;
+        if let ServerLocation::ByManager(session) = &self.job.server {
+            return system::wait(&[(session.as_fd(), false)], deadline, None);
+        }
         if let Some(server) = &self.server {
             (fds, limit) = server.watches();
         }
@@ -285,6 +292,9 @@ impl Client {
 
     fn awaited(&self) -> String {
         let job = &self.job;
+        if let ServerLocation::ByManager(session) = &job.server {
+            return session.awaited();
+        }
         match &self.phase {
             Phase::Registered(registered) => registered.state.awaited(&job.id, job.size),
             Phase::Serving(_) => format!("the other ranks of job {} to take their tables", job.id),

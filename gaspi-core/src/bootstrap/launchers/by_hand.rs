@@ -1,7 +1,7 @@
 //! A job whose processes were started by hand, on one machine or on several: GASPI_RANK and
 //! GASPI_NRANKS, the host file of GASPI_MFILE, and GASPI_MEETING=tcp:HOST:PORT for the hub.
 
-use super::{Launcher, Task, rank_and_size};
+use super::{Launcher, Task, gaspi_run, own_host_only, rank_and_size};
 use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::host_file;
 use crate::bootstrap::job::{HubLocation, Job, ServerLocation, derived_name};
@@ -9,7 +9,6 @@ use crate::bootstrap::this_machine::{self, ThisMachine};
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
 use crate::ids::Rank;
-use crate::os::process;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -18,6 +17,10 @@ use std::path::{Path, PathBuf};
 pub(super) struct ByHand;
 
 impl Launcher for ByHand {
+    fn name(&self) -> &'static str {
+        gaspi_run::NAME
+    }
+
     fn variables(&self) -> &'static [&'static str] {
         &[
             "GASPI_RANK",
@@ -33,7 +36,9 @@ impl Launcher for ByHand {
         rank_and_size(variables)
     }
 
-    fn job(&self, variables: &Variables<'_>, Task { rank, size }: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+        let job = task.job();
+        let (rank, size) = (job.rank, job.size);
         let hub = variables.text("GASPI_MEETING")?;
         let named = hub.as_deref().and_then(|place| place.strip_prefix("tcp:"));
         let file = variables.raw("GASPI_MFILE").map(PathBuf::from);
@@ -49,17 +54,13 @@ impl Launcher for ByHand {
             // All on this machine.
             _ => {
                 let (id, server) = common_server(id, file, size)?;
-                return Ok(Job { id, server, ..Job::of(rank, size) });
+                return Ok(Job { id, server, ..job });
             }
         };
         let (hosts, local_rank) = match layout {
             Some(layout) => (layout.hosts, layout.local_rank),
             // Only the machine of this rank is known.
-            None => {
-                let mut hosts = vec![String::new(); size as usize];
-                hosts[rank.index()] = process::host_name();
-                (hosts, rank.0)
-            }
+            None => (own_host_only(rank, size), rank.0),
         };
         let mut shared = id.clone().unwrap_or_default();
         if id.is_none() {
@@ -69,14 +70,14 @@ impl Launcher for ByHand {
         let name = derived_name(format!("hosts {size} {}", shared.to_lowercase()).as_bytes());
         let id = id.unwrap_or_else(|| by_hand_id(&name));
         let (here, audience) = (variables.machine().is(&host), Audience::OtherHosts);
-        let hub = HubLocation { host, port, here, audience, key: None };
+        let hub = HubLocation { host, port, here, audience, key: None, addresses: Vec::new() };
         let server = ServerLocation::OverHosts { name, hub };
-        Ok(Job { id, server, hosts, local_rank, spans_hosts: true, ..Job::of(rank, size) })
+        Ok(Job { id, server, hosts, local_rank, spans_hosts: true, ..job })
     }
 }
 
 /// HOST:PORT of GASPI_MEETING=tcp:HOST:PORT.
-fn host_and_port(named: &str) -> Result<(String, u16)> {
+pub(super) fn host_and_port(named: &str) -> Result<(String, u16)> {
     let parts = named.rsplit_once(':').map(|(host, port)| (host, port.parse::<u16>()));
     match parts {
         Some((host, Ok(port))) if !host.is_empty() && port > 0 => Ok((host.to_owned(), port)),
@@ -169,6 +170,6 @@ fn common_server(
 }
 
 /// The id of a job that has none.
-fn by_hand_id(name: &str) -> String {
+pub(super) fn by_hand_id(name: &str) -> String {
     format!("by-hand-{}", &name[name.len() - 8..])
 }

@@ -10,7 +10,14 @@ use std::os::unix::ffi::OsStrExt;
 
 pub(super) struct GaspiRun;
 
+/// The value of GASPI_LAUNCHER for gaspi_run, and for ranks started by hand.
+pub(super) const NAME: &str = "gaspi";
+
 impl Launcher for GaspiRun {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
     fn variables(&self) -> &'static [&'static str] {
         &[
             "GASPI_RANK",
@@ -33,16 +40,22 @@ impl Launcher for GaspiRun {
         }
     }
 
-    fn job(&self, variables: &Variables<'_>, Task { rank, size }: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+        let job = task.job();
         let name = variables.text("GASPI_MEETING")?.unwrap_or_default();
         let Some(id) = variables.text("GASPI_JOB_ID")? else {
             return incomplete(variables, &["GASPI_MEETING"], &["GASPI_JOB_ID"]);
         };
         // The launcher has checked the machine file, and it may be gone by now.
         let own = variables.text("GASPI_HOST")?.unwrap_or_else(process::host_name);
-        let hosts = vec![own; size as usize];
+        let hosts = vec![own; job.size as usize];
         let spans_hosts = variables.number("GASPI_HOSTS")?.is_some_and(|hosts| hosts > 1);
         let server = ServerLocation::Launcher(name);
-        Ok(Job { id, server, hosts, spans_hosts, ..Job::of(rank, size) })
+        Ok(Job { id, server, hosts, spans_hosts, ..job })
+    }
+
+    fn runs_within(&self, _: &str, _: &Variables<'_>) -> bool {
+        // gaspi_run sets all variables of its ranks anew, whatever it was started by.
+        true
     }
 }

@@ -1,0 +1,243 @@
+//! Which launcher is taken, with environments as the launchers set them.
+
+use super::*;
+use crate::bootstrap::job::ServerLocation;
+use crate::bootstrap::this_machine::ThisMachine;
+use std::collections::HashMap;
+use std::ffi::OsString;
+
+type Set<'a> = &'a [(&'a str, &'a str)];
+
+fn with<T>(sets: &[Set<'_>], then: impl FnOnce(&Variables<'_>) -> T) -> T {
+    let map: HashMap<&str, OsString> =
+        sets.iter().copied().flatten().map(|(name, value)| (*name, (*value).into())).collect();
+    let machine = || ThisMachine::called("ant", &["192.0.2.1".parse().expect("address")]);
+    then(&Variables::new(&|name| map.get(name).cloned(), &machine))
+}
+
+/// Name, rank and size of what is chosen.
+fn chosen(sets: &[Set<'_>]) -> Result<Option<(&'static str, u16, Option<u32>)>> {
+    with(sets, |variables| {
+        let (choice, _) = choose(variables)?;
+        Ok(choice.map(|(launcher, task)| (launcher.name(), task.rank.0, task.size)))
+    })
+}
+
+fn refusal(sets: &[Set<'_>]) -> String {
+    chosen(sets).expect_err("accepted").to_string()
+}
+
+/// The job of the chosen launcher, which must not need a process manager.
+fn job(sets: &[Set<'_>]) -> Result<Job> {
+    with(sets, |variables| {
+        let (launcher, task) = choose(variables)?.0.expect("a launcher");
+        launcher.job(variables, task)
+    })
+}
+
+const OPEN_MPI: Set<'_> = &[
+    ("PMIX_RANK", "1"),
+    ("PMIX_NAMESPACE", "1689190401"),
+    ("PMIX_SERVER_URI4", "1689190400.0;tcp4://127.0.0.1:35391"),
+    ("OMPI_COMM_WORLD_RANK", "1"),
+    ("OMPI_COMM_WORLD_SIZE", "4"),
+];
+const PRTERUN: Set<'_> = &[("PMIX_RANK", "3"), ("PMIX_NAMESPACE", "prterun-ant-77@1")];
+const HYDRA: Set<'_> = &[
+    ("PMI_FD", "6"),
+    ("PMI_RANK", "1"),
+    ("PMI_SIZE", "4"),
+    ("MPI_LOCALNRANKS", "2"),
+    ("MPI_LOCALRANKID", "1"),
+];
+const SRUN: Set<'_> = &[
+    ("SLURM_JOB_ID", "77"),
+    ("SLURM_STEP_ID", "0"),
+    ("SLURM_PROCID", "1"),
+    ("SLURM_LOCALID", "1"),
+    ("SLURM_NTASKS", "4"),
+    ("SLURM_STEP_NUM_TASKS", "4"),
+    ("SLURM_STEP_NUM_NODES", "2"),
+    ("SLURM_STEP_NODELIST", "ant,bee"),
+    ("SLURMD_NODENAME", "ant"),
+];
+const TORCHRUN: Set<'_> = &[
+    ("RANK", "3"),
+    ("WORLD_SIZE", "4"),
+    ("LOCAL_RANK", "1"),
+    ("LOCAL_WORLD_SIZE", "2"),
+    ("MASTER_ADDR", "192.0.2.1"),
+    ("MASTER_PORT", "29500"),
+    ("TORCHELASTIC_RUN_ID", "none"),
+    ("TORCHELASTIC_RESTART_COUNT", "0"),
+];
+const POD: Set<'_> = &[
+    ("JOB_COMPLETION_INDEX", "2"),
+    ("GASPI_NRANKS", "4"),
+    ("GASPI_MEETING", "tcp:heat-0.heat:4711"),
+];
+
+#[test]
+fn each_launcher_is_recognised() {
+    assert_eq!(chosen(&[]).expect("none"), None);
+    let gaspi: Set<'_> = &[("GASPI_RANK", "1"), ("GASPI_NRANKS", "4")];
+    for (set, expected) in [
+        (gaspi, ("gaspi", 1, Some(4))),
+        (OPEN_MPI, ("pmix", 1, Some(4))),
+        (PRTERUN, ("pmix", 3, None)),
+        (HYDRA, ("pmi", 1, Some(4))),
+        (SRUN, ("slurm", 1, Some(4))),
+        (TORCHRUN, ("torchrun", 3, Some(4))),
+        (POD, ("kubernetes", 2, Some(4))),
+    ] {
+        assert_eq!(chosen(&[set]).expect("taken"), Some(expected));
+    }
+}
+
+#[test]
+fn the_first_counts_where_all_agree() {
+    let agreeing: Set<'_> = &[("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "ant")];
+    assert_eq!(chosen(&[OPEN_MPI, SRUN, agreeing]).expect("pmix"), Some(("pmix", 1, Some(4))));
+    assert_eq!(chosen(&[SRUN, agreeing]).expect("slurm"), Some(("slurm", 1, Some(4))));
+    // Ranks of gaspi_run have all variables anew.
+    let run: Set<'_> = &[
+        ("GASPI_RANK", "0"),
+        ("GASPI_NRANKS", "2"),
+        ("GASPI_MEETING", "gaspi-x"),
+        ("GASPI_JOB_ID", "x"),
+    ];
+    assert_eq!(chosen(&[run, SRUN, TORCHRUN]).expect("gaspi"), Some(("gaspi", 0, Some(2))));
+    // Daemons and proxies that srun started hand their variables on.
+    let daemon: Set<'_> = &[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+    assert_eq!(chosen(&[SRUN, daemon, OPEN_MPI]).expect("pmix"), Some(("pmix", 1, Some(4))));
+    assert_eq!(chosen(&[SRUN, daemon, HYDRA]).expect("pmi"), Some(("pmi", 1, Some(4))));
+}
+
+#[test]
+fn contradictions_name_both_and_the_remedy() {
+    let text = refusal(&[SRUN, TORCHRUN]);
+    for words in ["slurm (", "SLURM_PROCID", "rank 1 of 4", "torchrun (RANK", "rank 3 of 4"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    assert!(text.contains("GASPI_LAUNCHER to slurm, torchrun or single"), "{text}");
+    let by_srun: Set<'_> = &[("PMIX_NAMESPACE", "slurm.pmix.77.0"), ("PMIX_RANK", "0")];
+    assert!(refusal(&[SRUN, by_srun]).contains("pmix (PMIX_RANK"), "{}", refusal(&[SRUN, by_srun]));
+    let two: Set<'_> = &[("WORLD_SIZE", "2"), ("RANK", "1")];
+    assert!(refusal(&[SRUN, TORCHRUN, two]).contains("rank 1 of 2"), "the size counts too");
+    let by_hand: Set<'_> = &[("GASPI_RANK", "0"), ("GASPI_NRANKS", "4")];
+    assert!(refusal(&[SRUN, by_hand]).contains("by gaspi (GASPI_RANK"), "by hand within srun");
+}
+
+#[test]
+fn gaspi_launcher_names_one() {
+    let named = |name| [("GASPI_LAUNCHER", name)];
+    let taken = |name, sets: &[Set<'_>]| chosen(&[sets, &[&named(name)]].concat());
+    assert_eq!(taken("torchrun", &[SRUN, TORCHRUN]).expect("one"), Some(("torchrun", 3, Some(4))));
+    assert_eq!(taken("single", &[SRUN, TORCHRUN]).expect("none"), None);
+    let text = taken("pmix", &[SRUN]).expect_err("not there").to_string();
+    assert!(text.contains("only these are set: none") && text.contains("PMIX_RANK"), "{text}");
+    let text = taken("mpirun", &[]).expect_err("no such").to_string();
+    let all = "gaspi, pmix, pmi, slurm, torchrun, kubernetes or single";
+    assert!(text.contains(all), "{text}");
+    assert!(taken("", &[]).is_err());
+}
+
+#[test]
+fn half_an_environment_is_an_error_with_a_remedy() {
+    let cases: &[(Set<'_>, &[&str])] = &[
+        (&[("PMIX_RANK", "0")], &["PMIX_RANK is set but PMIX_NAMESPACE"]),
+        (&[("PMIX_NAMESPACE", "x")], &["PMIX_NAMESPACE is set but PMIX_RANK"]),
+        (&[("PMIX_RANK", "x"), ("PMIX_NAMESPACE", "x")], &["PMIX_RANK", "not a number"]),
+        (&[("PMIX_RANK", "65535"), ("PMIX_NAMESPACE", "x")], &["1 to 65535 ranks"]),
+        (&[("PMI_RANK", "0"), ("PMI_SIZE", "2")], &["but not PMI_FD"]),
+        (&[("PMI_FD", "5")], &["but not PMI_RANK and PMI_SIZE"]),
+        (&[("PMI_FD", "5"), ("PMI_RANK", "2"), ("PMI_SIZE", "2")], &["ranks are 0 to 1"]),
+        (
+            &[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "1")],
+            &["but not SLURM_PROCID and SLURM_STEP_NUM_TASKS", "srun"],
+        ),
+        (&[("TORCHELASTIC_RUN_ID", "x"), ("RANK", "0")], &["RANK and WORLD_SIZE"]),
+        (&[("RANK", "0"), ("WORLD_SIZE", "0")], &["1 to 65535"]),
+        (&[("JOB_COMPLETION_INDEX", "0"), ("GASPI_MEETING", "tcp:a:1")], &["GASPI_NRANKS is not"]),
+    ];
+    for (set, words) in cases {
+        let text = refusal(&[set]);
+        assert!(words.iter().all(|word| text.contains(word)), "{set:?}: {text}");
+    }
+    // Nothing of these speaks of ranks.
+    for set in [
+        &[("SLURM_JOB_ID", "1"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")][..],
+        &[("RANK", "0")],
+        &[("WORLD_SIZE", "4")],
+        &[("JOB_COMPLETION_INDEX", "3")],
+    ] {
+        assert_eq!(chosen(&[set]).expect("none"), None, "{set:?}");
+    }
+    // Slurm's variables do where its plugin speaks something else.
+    let other: Set<'_> = &[("PMI_RANK", "1"), ("PMI_SIZE", "4")];
+    assert_eq!(chosen(&[SRUN, other]).expect("slurm"), Some(("slurm", 1, Some(4))));
+}
+
+#[test]
+fn a_way_to_meet_is_needed() {
+    for (set, without, word) in [
+        (SRUN, "SLURM_STEP_NODELIST", "SLURM_STEP_NODELIST"),
+        (SRUN, "SLURM_JOB_ID", "SLURM_JOB_ID"),
+        (TORCHRUN, "MASTER_ADDR", "MASTER_ADDR"),
+        (POD, "GASPI_MEETING", "tcp:HOST:PORT"),
+    ] {
+        let set: Vec<_> = set.iter().copied().filter(|(name, _)| *name != without).collect();
+        let text = job(&[&set]).expect_err(without).to_string();
+        assert!(text.contains(word), "{without}: {text}");
+    }
+    let list: Set<'_> = &[("SLURM_STEP_NODELIST", "a[1-")];
+    let text = job(&[SRUN, list]).expect_err("a list").to_string();
+    assert!(text.contains("\"a[1-\": a bracket is not closed"), "{text}");
+}
+
+fn hub(job: &Job) -> (&str, bool, Option<u16>) {
+    match &job.server {
+        ServerLocation::OverHosts { hub, .. } => (&hub.host, hub.here, hub.port),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn ranks_of_slurm_meet_on_its_first_host() {
+    let found = job(&[SRUN]).expect("job");
+    assert_eq!((found.id.as_str(), found.local_rank, found.spans_hosts), ("slurm-77.0.0", 1, true));
+    assert_eq!(hub(&found), ("ant", true, None));
+    let elsewhere: Set<'_> = &[("SLURMD_NODENAME", "bee"), ("SLURM_RESTART_COUNT", "2")];
+    let other = job(&[SRUN, elsewhere]).expect("job");
+    assert_eq!((other.id.as_str(), hub(&other)), ("slurm-77.0.2", ("ant", false, None)));
+    let one: Set<'_> = &[("SLURM_STEP_NUM_NODES", "1")];
+    let found = job(&[SRUN, one]).expect("job");
+    assert!(matches!(found.server, ServerLocation::FirstRank(_)) && !found.spans_hosts);
+}
+
+#[test]
+fn ranks_of_torchrun_meet_at_its_master_by_other_ports() {
+    let found = job(&[TORCHRUN]).expect("job");
+    assert_eq!((found.local_rank, hub(&found)), (1, ("192.0.2.1", true, None)));
+    let restarted = job(&[TORCHRUN, &[("TORCHELASTIC_RESTART_COUNT", "1")]]).expect("job");
+    assert_ne!(restarted.id, found.id);
+    let one = job(&[TORCHRUN, &[("LOCAL_WORLD_SIZE", "4")]]).expect("job");
+    assert!(matches!(one.server, ServerLocation::FirstRank(_)));
+}
+
+#[test]
+fn pods_meet_where_they_are_told() {
+    let found = job(&[POD]).expect("job");
+    assert_eq!((found.local_rank, hub(&found)), (0, ("heat-0.heat", false, Some(4711))));
+    let first = job(&[POD, &[("JOB_COMPLETION_INDEX", "0")]]).expect("job");
+    assert!(hub(&first).1);
+    assert_eq!(first.id, found.id);
+}
+
+#[test]
+fn a_job_of_one_needs_no_way_to_meet() {
+    let one: Set<'_> = &[("SLURM_STEP_NUM_TASKS", "1"), ("SLURM_PROCID", "0")];
+    assert_eq!(job(&[SRUN, one]).expect("job").server, ServerLocation::NotNeeded);
+    let alone: Set<'_> = &[("RANK", "0"), ("WORLD_SIZE", "1")];
+    assert_eq!(job(&[alone]).expect("job").server, ServerLocation::NotNeeded);
+}

@@ -1,0 +1,157 @@
+//! PMIx: mpirun and prterun of Open MPI, `srun --mpi=pmix`. Its library, libpmix.so.2, is loaded at
+//! run time.
+
+use super::session::{self, Identity, ProcessManager};
+use super::slurm;
+use super::{Launcher, Task};
+use crate::bootstrap::job::{Job, RANKS_MAX};
+use crate::bootstrap::variables::{Variables, wrong};
+use crate::error::Result;
+use crate::ids::Rank;
+use crate::os::pmix;
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+pub(super) struct Pmix;
+
+/// The key of what rank 0 publishes.
+const KEY: &str = "gaspi.contact";
+/// Bytes that a server of any version relays.
+const VALUE_MAX: usize = 4096;
+
+impl Launcher for Pmix {
+    fn name(&self) -> &'static str {
+        "pmix"
+    }
+
+    fn variables(&self) -> &'static [&'static str] {
+        &["PMIX_RANK", "PMIX_NAMESPACE", "PMIX_ID", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"]
+    }
+
+    fn task(&self, variables: &Variables<'_>) -> Result<Option<Task>> {
+        let rank = variables.number("PMIX_RANK")?;
+        let (rank, namespace) = (rank, variables.raw("PMIX_NAMESPACE").is_some());
+        let rank = match (rank, namespace) {
+            (None, false) => return Ok(None),
+            (Some(rank), true) => rank,
+            (rank, _) => {
+                let (set, absent) = match rank {
+                    Some(_) => ("PMIX_RANK", "PMIX_NAMESPACE"),
+                    None => ("PMIX_NAMESPACE", "PMIX_RANK"),
+                };
+                return wrong(format!(
+                    "{set} is set but {absent} is not; start the ranks by mpirun, prterun or srun \
+                     --mpi=pmix, which set both, or with gaspi_run, or set GASPI_LAUNCHER=single \
+                     for a job of one rank"
+                ));
+            }
+        };
+        // Only Open MPI tells the size this way; else the library does.
+        match variables.number("OMPI_COMM_WORLD_SIZE")? {
+            Some(size) => Task::new(("PMIX_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)).map(Some),
+            None if rank < u64::from(RANKS_MAX) => {
+                Ok(Some(Task { rank: Rank(rank as u16), size: None }))
+            }
+            None => wrong(format!("PMIX_RANK is {rank}; a job has 1 to {RANKS_MAX} ranks")),
+        }
+    }
+
+    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+        let files = files(variables);
+        session::of_process(|| open(&files, task)).map(|session| session.job())
+    }
+
+    fn runs_within(&self, other: &str, variables: &Variables<'_>) -> bool {
+        // mpirun has srun start its daemons, whose variables the ranks inherit.
+        let namespace = variables.raw("PMIX_NAMESPACE").unwrap_or_default();
+        other == slurm::Slurm.name() && !namespace.to_string_lossy().starts_with("slurm.")
+    }
+}
+
+/// Where the library may be: as the user says, where the loader finds it, beside the launcher.
+fn files(variables: &Variables<'_>) -> Vec<OsString> {
+    let set = |name: &str| variables.raw(name).filter(|value| !value.is_empty());
+    if let Some(named) = set("GASPI_PMIX_LIB") {
+        return vec![named];
+    }
+    let prefixes = ["PMIX_INSTALL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX", "OPAL_PREFIX"];
+    let beside = prefixes.into_iter().filter_map(set);
+    let beside = beside.map(|prefix| PathBuf::from(prefix).join("lib").join(pmix::FILE).into());
+    std::iter::once(pmix::FILE.into()).chain(beside).collect()
+}
+
+/// Connects to the server of this machine, and asks who this is.
+fn open(files: &[OsString], task: Task) -> Result<(Identity, Box<dyn ProcessManager>)> {
+    let refuse = |reason: String| {
+        wrong(format!(
+            "this process was started by PMIx (PMIX_RANK, PMIX_NAMESPACE), but {reason}; install \
+             the PMIx library of the launcher or name it in GASPI_PMIX_LIB, or start the job with \
+             gaspi_run, or set GASPI_LAUNCHER=single for a job of one rank"
+        ))
+    };
+    let library = match pmix::Pmix::load(files) {
+        Ok(library) => library,
+        Err(reason) => return refuse(reason),
+    };
+    let own = match library.init() {
+        Ok(own) => own,
+        Err(reason) => return refuse(reason),
+    };
+    let size = match library.number(&own.job(), "pmix.job.size") {
+        Ok(size) => size,
+        Err(reason) => return refuse(reason),
+    };
+    let Task { rank, size: Some(size) } =
+        Task::new(("the rank that PMIx tells", own.rank().into()), ("the size of the job", size))?
+    else {
+        return refuse("it does not tell the size of the job".to_owned());
+    };
+    if rank != task.rank || task.size.is_some_and(|told| told != size) {
+        return refuse(format!(
+            "its library says {rank} of {size}, and the environment {}",
+            task.says()
+        ));
+    }
+    // A server that does not tell these costs connections that are not needed, no more.
+    let local_size = library.number(&own.job(), "pmix.local.size").unwrap_or(0);
+    let local_rank = library.number(&own, "pmix.lrank").ok();
+    let identity = Identity {
+        id: format!("pmix-{}", own.namespace()),
+        rank,
+        size,
+        local_rank: local_rank.and_then(|local| u16::try_from(local).ok()).unwrap_or(rank.0),
+        one_machine: local_size == u64::from(size),
+    };
+    Ok((identity, Box::new(Manager { library, own })))
+}
+
+struct Manager {
+    library: pmix::Pmix,
+    own: pmix::Process,
+}
+
+impl ProcessManager for Manager {
+    fn name(&self) -> String {
+        format!("the PMIx server of job {}", self.own.namespace())
+    }
+
+    fn value_max(&self) -> usize {
+        VALUE_MAX
+    }
+
+    fn publish(&mut self, value: &str) -> std::result::Result<(), String> {
+        self.library.publish(KEY, value)
+    }
+
+    fn fence(&mut self) -> std::result::Result<(), String> {
+        self.library.fence()
+    }
+
+    fn read(&mut self) -> std::result::Result<String, String> {
+        self.library.text(&self.own.of_rank(0), KEY)
+    }
+
+    fn close(&mut self) {
+        self.library.finalize();
+    }
+}

@@ -1,0 +1,66 @@
+//! An MPI library in the same process, if there is one: it shares the connection to the process
+//! manager with this library.
+//!
+//! `unsafe` because the functions of another library are called by their names.
+
+use libloading::os::unix::Library;
+use std::sync::OnceLock;
+
+/// What MPI in this process has done so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mpi {
+    /// The process has loaded no MPI library.
+    Absent,
+    /// `MPI_Init` may come.
+    Loaded,
+    /// Between `MPI_Init` and `MPI_Finalize`.
+    Initialised,
+    /// After `MPI_Finalize`.
+    Finalised,
+}
+
+type Question = unsafe extern "C" fn(*mut libc::c_int) -> libc::c_int;
+
+impl Mpi {
+    /// Asks the library.
+    pub(crate) fn look_up() -> Mpi {
+        match (answer(b"MPI_Initialized\0"), answer(b"MPI_Finalized\0")) {
+            (_, Some(true)) => Mpi::Finalised,
+            (Some(true), _) => Mpi::Initialised,
+            (Some(false), _) => Mpi::Loaded,
+            (None, _) => Mpi::Absent,
+        }
+    }
+}
+
+/// What a function that may be called at any time says; `None` if the process does not have it.
+fn answer(name: &[u8]) -> Option<bool> {
+    let process = Library::this();
+    // SAFETY: the MPI standard declares both functions like this, for all of its bindings to C.
+    let question = unsafe { process.get::<Question>(name) }.ok()?;
+    let mut flag = 0;
+    // SAFETY: the flag can be written; both may be called before MPI_Init and after MPI_Finalize.
+    let status = unsafe { question(&raw mut flag) };
+    Some(status == 0 && flag != 0)
+}
+
+type End = Box<dyn Fn() + Send + Sync>;
+
+/// What is to be done when the process exits.
+static AT_EXIT: OnceLock<End> = OnceLock::new();
+
+extern "C" fn run_at_exit() {
+    if let Some(end) = AT_EXIT.get() {
+        end();
+    }
+}
+
+/// Has `end` called when the process exits by `exit` or by returning from `main`. The first call
+/// counts: a process has one connection to its process manager.
+pub(crate) fn at_exit(end: End) {
+    if AT_EXIT.set(end).is_ok() {
+        // SAFETY: the function takes nothing and does not unwind. Without memory for the entry the
+        // process manager learns of the end by the connection.
+        unsafe { libc::atexit(run_at_exit) };
+    }
+}

@@ -1,0 +1,69 @@
+/* Joins and leaves its job, and MPI's, in the order of the letters of its argument: G and g are
+   gaspi_proc_init and gaspi_proc_term, M and m are MPI_Init and MPI_Finalize. */
+
+#include <GASPI.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define CHECK(call)                                                                                \
+  do {                                                                                             \
+    gaspi_return_t status = (call);                                                                \
+    if (status != GASPI_SUCCESS) {                                                                 \
+      fprintf(stderr, "%s gave %d\n", #call, (int)status);                                         \
+      exit(7);                                                                                     \
+    }                                                                                              \
+  } while (0)
+
+#ifdef WITH_MPI
+/* Of any MPI library: its header is not needed for these two. */
+int MPI_Init(int *argc, char ***argv);
+int MPI_Finalize(void);
+#else
+#define MPI_Init(argc, argv) abort()
+#define MPI_Finalize() abort()
+#endif
+
+/* Each rank notifies its neighbour. */
+static void meet(void) {
+  gaspi_rank_t rank, size;
+  gaspi_notification_id_t first;
+  gaspi_notification_t heard;
+  CHECK(gaspi_proc_init(GASPI_BLOCK));
+  CHECK(gaspi_proc_rank(&rank));
+  CHECK(gaspi_proc_num(&size));
+  CHECK(gaspi_segment_create(0, 4096, GASPI_GROUP_ALL, GASPI_BLOCK, GASPI_MEM_INITIALIZED));
+  CHECK(gaspi_notify(0, (gaspi_rank_t)((rank + 1) % size), 0, rank + 1u, 0, GASPI_BLOCK));
+  CHECK(gaspi_notify_waitsome(0, 0, 1, &first, GASPI_BLOCK));
+  CHECK(gaspi_notify_reset(0, first, &heard));
+  CHECK(gaspi_wait(0, GASPI_BLOCK));
+  CHECK(gaspi_barrier(GASPI_GROUP_ALL, GASPI_BLOCK));
+  printf("rank %u of %u heard %u\n", (unsigned)rank, (unsigned)size, (unsigned)heard - 1u);
+  fflush(stdout);
+}
+
+int main(int argc, char **argv) {
+  const char *letter;
+  if (argc != 2) {
+    return 2;
+  }
+  for (letter = argv[1]; *letter != '\0'; letter++) {
+    switch (*letter) {
+      case 'G':
+        meet();
+        break;
+      case 'g':
+        CHECK(gaspi_proc_term(GASPI_BLOCK));
+        break;
+      case 'M':
+        MPI_Init(&argc, &argv);
+        break;
+      case 'm':
+        MPI_Finalize();
+        break;
+      default:
+        return 2;
+    }
+  }
+  return 0;
+}

@@ -1,0 +1,117 @@
+//! Launchers that are not here: ranks are started with the variables that these set.
+
+use gaspi_tests::hosts::{Host, Hosts, Options};
+use gaspi_tests::{Job, Result, Running};
+use libtest_mimic::Trial;
+
+use crate::programs::{MpiLibrary, meet};
+use crate::{expect_met, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    vec![
+        trial("torchrun/two-hosts-and-again", torchrun),
+        trial("torchrun/master-port-is-taken", master_port),
+        trial("kubernetes/name-that-resolves-late", kubernetes),
+        trial("half-an-environment", half),
+    ]
+}
+
+fn start(host: &Host, variables: &[(&str, String)], letters: &str) -> Result<Running> {
+    let mut job = Job::plain(&meet(MpiLibrary::None)?).arg(letters).on(host);
+    for (name, value) in variables {
+        job = job.env(name, value.clone());
+    }
+    job.start()
+}
+
+/// Demands that each rank succeeds, as the one of all lines.
+fn all_met(ranks: Vec<Running>, times: usize) -> Result<()> {
+    let size = ranks.len();
+    let mut all = None;
+    for rank in ranks {
+        let outcome = rank.wait()?.success()?;
+        let all = all.get_or_insert_with(|| outcome.clone());
+        if all.stdout != outcome.stdout {
+            all.stdout.push_str(&outcome.stdout);
+        }
+    }
+    all.map_or(Ok(()), |all| expect_met(all, size, times))
+}
+
+/// As torchrun 2.9 sets them with two nodes of two.
+fn torchrun_rank(hosts: &Hosts, rank: usize, restarts: u32) -> Vec<(&'static str, String)> {
+    vec![
+        ("RANK", rank.to_string()),
+        ("WORLD_SIZE", "4".to_owned()),
+        ("LOCAL_RANK", (rank % 2).to_string()),
+        ("LOCAL_WORLD_SIZE", "2".to_owned()),
+        ("GROUP_RANK", (rank / 2).to_string()),
+        ("ROLE_RANK", rank.to_string()),
+        ("ROLE_NAME", "default".to_owned()),
+        ("MASTER_ADDR", hosts[0].name().to_owned()),
+        ("MASTER_PORT", "29500".to_owned()),
+        ("TORCHELASTIC_RUN_ID", "none".to_owned()),
+        ("TORCHELASTIC_RESTART_COUNT", restarts.to_string()),
+        ("TORCHELASTIC_MAX_RESTARTS", "3".to_owned()),
+    ]
+}
+
+fn torchrun() -> Result<()> {
+    let hosts = Hosts::new(2, Options::default())?;
+    for restarts in [0, 1] {
+        let ranks: Result<Vec<Running>> = (0..4)
+            .map(|rank| start(&hosts[rank / 2], &torchrun_rank(&hosts, rank, restarts), "GgGg"))
+            .collect();
+        all_met(ranks?, 2)?;
+    }
+    hosts.await_idle()
+}
+
+/// torchrun's own store listens there.
+fn master_port() -> Result<()> {
+    let hosts = Hosts::new(2, Options::default())?;
+    let _store = hosts[0].inside(|| std::net::TcpListener::bind("0.0.0.0:29500"))??;
+    let ranks: Result<Vec<Running>> =
+        (0..4).map(|rank| start(&hosts[rank / 2], &torchrun_rank(&hosts, rank, 0), "Gg")).collect();
+    all_met(ranks?, 1)
+}
+
+/// A pod's name is known only after the others have begun to ask for it.
+fn kubernetes() -> Result<()> {
+    let hosts = Hosts::new(2, Options::default())?;
+    let pod = |index: usize| {
+        vec![
+            ("JOB_COMPLETION_INDEX", index.to_string()),
+            ("GASPI_NRANKS", "2".to_owned()),
+            ("GASPI_MEETING", "tcp:heat-0.heat:4711".to_owned()),
+            ("GASPI_LOG", "debug".to_owned()),
+        ]
+    };
+    let second = start(&hosts[1], &pod(1), "GgGg")?;
+    second.complains("looking up heat-0.heat")?;
+    let first = start(&hosts[0], &pod(0), "GgGg")?;
+    let address = hosts[0].ipv4();
+    let line = format!("echo {address} heat-0.heat >> /etc/hosts");
+    hosts[1].output(std::process::Command::new("sh").args(["-c", &line]))?;
+    all_met(vec![first, second], 2)
+}
+
+/// Never a job of one rank.
+fn half() -> Result<()> {
+    let hosts = Hosts::new(1, Options::default())?;
+    for (variables, why) in [
+        (&[("PMI_RANK", "0"), ("PMI_SIZE", "4")][..], "but not PMI_FD"),
+        (&[("PMI_RANK", "0"), ("PMI_SIZE", "4"), ("PMI_FD", "1000")], "PMI_FD=1000 cannot be used"),
+        (&[("PMI_RANK", "0"), ("PMI_SIZE", "4"), ("PMI_FD", "0")], "it is no socket"),
+        (&[("PMIX_RANK", "0")], "PMIX_RANK is set but PMIX_NAMESPACE is not"),
+        (&[("RANK", "0"), ("WORLD_SIZE", "4")], "but not MASTER_ADDR"),
+        (&[("SLURM_STEP_ID", "0"), ("SLURM_PROCID", "1"), ("SLURM_NTASKS", "4")], "SLURM_JOB_ID"),
+        (&[("JOB_COMPLETION_INDEX", "1"), ("GASPI_NRANKS", "4")], "GASPI_MEETING does not say"),
+    ] {
+        let variables: Vec<_> =
+            variables.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
+        let outcome = start(&hosts[0], &variables, "Gg")?.wait()?.code(7)?;
+        outcome.says(why)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,215 @@
+//! The hosts that a batch system has given to this job, with as many slots as ranks may run there.
+//!
+//! What each system says: Slurm in variables; PBS, LSF and Grid Engine in files that variables
+//! name; the MPI operator of Kubernetes in the host file of Open MPI, Intel MPI or MPICH.
+
+use gaspi_core::bootstrap::{RANKS_MAX, host_file, node_list};
+use gaspi_tools::hosts;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Bytes of the largest file that is read.
+const FILE_MAX: u64 = 64 << 20;
+
+/// Hosts by slot.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Allocation {
+    pub(crate) hosts: Vec<String>,
+    /// The variable that names them.
+    pub(crate) by: &'static str,
+}
+
+type Slots = Vec<(String, u32)>;
+type Lookup<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+type Reader = fn(&[u8]) -> Result<Slots, String>;
+
+/// Variables that name a file, and how the file is read; the first that is set counts.
+const FILES: [(&str, Reader); 6] = [
+    ("PBS_NODEFILE", host_file::slots),
+    ("LSB_DJOB_HOSTFILE", host_file::slots),
+    ("PE_HOSTFILE", grid_engine),
+    ("OMPI_MCA_orte_default_hostfile", host_file::slots),
+    ("I_MPI_HYDRA_HOST_FILE", host_file::slots),
+    ("HYDRA_HOST_FILE", host_file::slots),
+];
+
+const SLURM: &str = "SLURM_JOB_NODELIST";
+
+impl Allocation {
+    /// The allocation that the environment describes, if it describes one.
+    ///
+    /// # Errors
+    /// It makes no sense, with the name of the variable.
+    pub(crate) fn look_up(get: Lookup<'_>) -> Result<Option<Allocation>, String> {
+        let set = |name: &str| get(name).filter(|value| !value.is_empty());
+        if let Some(list) = set(SLURM) {
+            let slots = slurm(&list.to_string_lossy(), &set)?;
+            return Allocation::of(slots, SLURM).map(Some);
+        }
+        for (by, reader) in FILES {
+            if let Some(file) = set(by) {
+                let file = Path::new(&file);
+                let wrong = |reason: String| format!("{by}={}: {reason}", file.display());
+                let slots = read(file).and_then(|text| reader(&text)).map_err(wrong)?;
+                return Allocation::of(slots, by).map_err(wrong).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    fn of(slots: Slots, by: &'static str) -> Result<Allocation, String> {
+        let mut names = Vec::new();
+        for (host, count) in slots {
+            hosts::check(&host)?;
+            if names.len() as u64 + u64::from(count) > u64::from(RANKS_MAX) {
+                return Err(format!("it has more than {RANKS_MAX} slots for ranks"));
+            }
+            names.extend(std::iter::repeat_n(host, count as usize));
+        }
+        if names.is_empty() {
+            return Err("it names no host".to_owned());
+        }
+        Ok(Allocation { hosts: names, by })
+    }
+}
+
+fn read(file: &Path) -> Result<Vec<u8>, String> {
+    let about = std::fs::metadata(file).map_err(|error| error.to_string())?;
+    if !about.is_file() || about.len() > FILE_MAX {
+        return Err("it is no list of hosts".to_owned());
+    }
+    std::fs::read(file).map_err(|error| error.to_string())
+}
+
+/// The nodes of a job, each with its tasks, or else its cores.
+fn slurm(list: &str, set: Lookup<'_>) -> Result<Slots, String> {
+    let shown = || list.chars().take(60).collect::<String>();
+    let hosts =
+        node_list::hosts(list).map_err(|reason| format!("{SLURM} is {:?}: {reason}", shown()))?;
+    let counted = ["SLURM_TASKS_PER_NODE", "SLURM_JOB_CPUS_PER_NODE"]
+        .into_iter()
+        .find_map(|name| set(name).map(|value| (name, value)));
+    let counts = match counted {
+        None => vec![1; hosts.len()],
+        Some((name, value)) => {
+            let text = value.to_string_lossy();
+            let counts = node_list::tasks(&text);
+            let counts = counts.map_err(|reason| format!("{name} is {text:?}: {reason}"))?;
+            if counts.len() != hosts.len() {
+                return Err(format!(
+                    "{SLURM} names {} hosts, but {name} speaks of {}",
+                    hosts.len(),
+                    counts.len()
+                ));
+            }
+            counts
+        }
+    };
+    Ok(hosts.into_iter().zip(counts).collect())
+}
+
+/// `host slots queue processors`, a line for each host and queue.
+fn grid_engine(text: &[u8]) -> Result<Slots, String> {
+    let text = String::from_utf8_lossy(text);
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let entry = |line: &str| {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next().and_then(|count| count.parse::<u32>().ok())) {
+            (Some(host), Some(count)) if count > 0 => Ok((host.to_owned(), count)),
+            _ => Err(format!("{line:?} is no host with a number of slots")),
+        }
+    };
+    lines.map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+
+    fn found(variables: &[(&str, &str)]) -> Result<Option<(String, &'static str)>, String> {
+        let map: HashMap<&str, OsString> =
+            variables.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
+        let found = Allocation::look_up(&|name| map.get(name).cloned())?;
+        Ok(found.map(|found| (found.hosts.join(" "), found.by)))
+    }
+
+    /// What is found where `variable` names a file with this text.
+    fn in_file(variable: &str, text: &str) -> Result<String, String> {
+        let file = tempfile::NamedTempFile::new().expect("file");
+        std::fs::write(file.path(), text).expect("text");
+        let path = file.path().to_str().expect("a path");
+        let found = found(&[(variable, path)])?.expect("an allocation");
+        assert_eq!(found.1, variable);
+        Ok(found.0)
+    }
+
+    #[test]
+    fn slurm_names_nodes_and_tasks() {
+        assert_eq!(found(&[]), Ok(None));
+        let all = |more: &[(&str, &str)]| {
+            let mut variables = vec![("SLURM_JOB_NODELIST", "n[01-02],login")];
+            variables.extend(more);
+            found(&variables).map(|found| found.expect("an allocation").0)
+        };
+        assert_eq!(all(&[]).expect("one each"), "n01 n02 login");
+        let cores = ("SLURM_JOB_CPUS_PER_NODE", "2(x3)");
+        assert_eq!(all(&[cores]).expect("cores"), "n01 n01 n02 n02 login login");
+        let tasks = ("SLURM_TASKS_PER_NODE", "2(x2),1");
+        assert_eq!(all(&[cores, tasks]).expect("tasks"), "n01 n01 n02 n02 login");
+        let error = all(&[("SLURM_TASKS_PER_NODE", "2(x2)")]).expect_err("too few");
+        assert!(error.contains("names 3 hosts") && error.contains("speaks of 2"), "{error}");
+        let error = all(&[("SLURM_TASKS_PER_NODE", "x")]).expect_err("no number");
+        assert!(error.contains("SLURM_TASKS_PER_NODE is \"x\""), "{error}");
+        let error = found(&[("SLURM_JOB_NODELIST", "a[001-100000000]")]).expect_err("too many");
+        assert!(error.contains("SLURM_JOB_NODELIST is \"a[001-100000000]\""), "{error}");
+        // Slurm's variables count before those of what it started.
+        let both = [("SLURM_JOB_NODELIST", "ant"), ("HYDRA_HOST_FILE", "/nonexistent")];
+        assert_eq!(found(&both), Ok(Some(("ant".to_owned(), "SLURM_JOB_NODELIST"))));
+    }
+
+    #[test]
+    fn others_name_files() {
+        for (variable, text) in [
+            // As PBS Professional and Torque write it, and LSF: a line for each slot.
+            ("PBS_NODEFILE", "n01.example.org\nn01.example.org\nn02.example.org\n"),
+            ("LSB_DJOB_HOSTFILE", "n01.example.org\nn01.example.org\nn02.example.org\n"),
+            (
+                "PE_HOSTFILE",
+                "n01.example.org 2 all.q@n01.example.org UNDEFINED\n\
+                 n02.example.org 1 all.q@n02.example.org <NULL>\n",
+            ),
+            // As the MPI operator of Kubernetes writes it for Open MPI and Intel MPI.
+            (
+                "OMPI_MCA_orte_default_hostfile",
+                "n01.example.org slots=2\nn02.example.org slots=1\n",
+            ),
+            ("I_MPI_HYDRA_HOST_FILE", "n01.example.org:2\nn02.example.org:1\n"),
+            ("HYDRA_HOST_FILE", "n01.example.org:2\nn02.example.org:1\n"),
+        ] {
+            let hosts = in_file(variable, text).expect(variable);
+            assert_eq!(hosts, "n01.example.org n01.example.org n02.example.org", "{variable}");
+        }
+    }
+
+    #[test]
+    fn files_that_are_none() {
+        for (variable, text, why) in [
+            ("PBS_NODEFILE", "", "names no host"),
+            ("PBS_NODEFILE", "-oProxyCommand=x\n", "cannot be the name"),
+            ("PE_HOSTFILE", "n01\n", "no host with a number of slots"),
+            ("PE_HOSTFILE", "n01 0 q u\n", "no host with a number of slots"),
+            ("HYDRA_HOST_FILE", "n01:0\n", "1 to 65535"),
+        ] {
+            let error = in_file(variable, text).expect_err(text);
+            assert!(error.starts_with(variable) && error.contains(why), "{error}");
+        }
+        let many = "n01\n".repeat(1_000_000);
+        let error = in_file("LSB_DJOB_HOSTFILE", &many).expect_err("too many");
+        assert!(error.contains("more than 65535 slots"), "{error}");
+        let error = found(&[("PBS_NODEFILE", "/nonexistent")]).expect_err("not there");
+        assert!(error.contains("PBS_NODEFILE=/nonexistent: No such file"), "{error}");
+        let error = found(&[("PBS_NODEFILE", "/")]).expect_err("a directory");
+        assert!(error.contains("no list of hosts"), "{error}");
+    }
+}

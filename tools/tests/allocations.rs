@@ -1,0 +1,124 @@
+//! gaspi_run in an allocation of a batch system, and machine files with slots: by recorded
+//! variables and files, on hosts that all mean this machine.
+
+#[path = "harness/mod.rs"]
+mod harness;
+
+use harness::{Outcome, Run, gaspi_run};
+use std::fs;
+use std::path::PathBuf;
+
+/// Names of this machine: an allocation of two hosts.
+const HERE: [&str; 2] = ["localhost", "127.0.0.1"];
+
+fn with(arguments: &[&str], variables: &[(&str, &str)]) -> Outcome {
+    let mut command = gaspi_run(arguments);
+    command.envs(variables.iter().copied());
+    Run::start(command).finish()
+}
+
+/// A directory with one file.
+fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("hosts");
+    fs::write(&path, text).expect("file");
+    (directory, path)
+}
+
+const SHOW: [&str; 3] = ["sh", "-c", "echo $GASPI_RANK of $GASPI_NRANKS"];
+
+fn shown(ranks: usize) -> Vec<String> {
+    (0..ranks).map(|rank| format!("{rank} of {ranks}")).collect()
+}
+
+#[test]
+fn an_allocation_says_how_many_ranks_run_where() {
+    let slurm = [("SLURM_JOB_NODELIST", "localhost"), ("SLURM_TASKS_PER_NODE", "3")];
+    assert_eq!(with(&SHOW, &slurm).success().sorted(), shown(3));
+    let (_directory, path) = file(&format!("{}\n{}\n", HERE[0], HERE[1]));
+    let pbs = [("PBS_NODEFILE", path.to_str().expect("path"))];
+    assert_eq!(with(&SHOW, &pbs).success().sorted(), shown(2));
+    let fewer = [&["-n", "1"], &SHOW[..]].concat();
+    assert_eq!(with(&fewer, &pbs).success().sorted(), shown(1));
+}
+
+#[test]
+fn more_ranks_than_slots_are_an_error_unless_they_are_wanted() {
+    let slurm = [("SLURM_JOB_NODELIST", "localhost"), ("SLURM_TASKS_PER_NODE", "2")];
+    let five = [&["-n", "5"], &SHOW[..]].concat();
+    let refused = with(&five, &slurm);
+    assert_eq!(refused.code, Some(2));
+    for words in ["SLURM_JOB_NODELIST", "2 slots", "5 ranks", "--oversubscribe"] {
+        assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
+    }
+    let wanted = [&["--oversubscribe"], &five[..]].concat();
+    assert_eq!(with(&wanted, &slurm).success().sorted(), shown(5));
+    let (_directory, path) = file("localhost slots=2\n");
+    let file = ["-m", path.to_str().expect("path")];
+    let refused = with(&[&file, &five[..]].concat(), &[]);
+    assert!(refused.stderr.contains("machine file has 2 slots"), "{}", refused.stderr);
+    assert_eq!(with(&[&file, &wanted[..]].concat(), &[]).success().sorted(), shown(5));
+}
+
+#[test]
+fn the_command_line_counts_before_the_allocation() {
+    // Nobody could be reached there.
+    let slurm = [("SLURM_JOB_NODELIST", "198.51.100.[1-2]"), ("SLURM_TASKS_PER_NODE", "2(x2)")];
+    let here = [&["--here", "-n", "2"], &SHOW[..]].concat();
+    assert_eq!(with(&here, &slurm).success().sorted(), shown(2));
+    let list = [&["--hosts", "localhost:3"], &SHOW[..]].concat();
+    assert_eq!(with(&list, &slurm).success().sorted(), shown(3));
+    let (_directory, path) = file("localhost:1\n127.0.0.1 slots=3 # all\n");
+    let file = [&["-m", path.to_str().expect("path")], &SHOW[..]].concat();
+    assert_eq!(with(&file, &slurm).success().sorted(), shown(4));
+}
+
+#[test]
+fn a_dry_run_says_where_ranks_would_run_and_starts_nothing() {
+    let slurm = [("SLURM_JOB_NODELIST", "198.51.100.[1-2]"), ("SLURM_TASKS_PER_NODE", "2,1")];
+    let outcome = with(&["--dry-run", "/nonexistent"], &slurm).success();
+    assert_eq!(
+        outcome.stdout,
+        "rank 0  198.51.100.1  on cores that its host chooses\n\
+         rank 1  198.51.100.1  on cores that its host chooses\n\
+         rank 2  198.51.100.2  on cores that its host chooses\n"
+    );
+    let outcome = with(&["--dry-run", "--bind", "none", "-n", "2"], &[]).success();
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert!(lines.len() == 2 && lines[1].starts_with("rank 1  "), "{}", outcome.stdout);
+    assert!(lines.iter().all(|line| line.ends_with("  on any core")), "{}", outcome.stdout);
+}
+
+#[test]
+fn allocations_that_are_none_are_told() {
+    for (variable, value, why) in [
+        ("SLURM_JOB_NODELIST", "a[1-", "a bracket is not closed"),
+        ("PBS_NODEFILE", "/nonexistent", "No such file"),
+        ("PE_HOSTFILE", "/dev/null", "no list of hosts"),
+    ] {
+        let refused = with(&SHOW, &[(variable, value)]);
+        assert_eq!(refused.code, Some(2), "{variable}");
+        for words in [variable, why, "--here"] {
+            assert!(refused.stderr.contains(words), "{words}: {}", refused.stderr);
+        }
+    }
+    let (_directory, path) = file("localhost slots=0\n");
+    let refused = with(&["-m", path.to_str().expect("path"), "true"], &[]);
+    assert!(refused.stderr.contains("the number of slots of a host is 1 to"), "{}", refused.stderr);
+}
+
+#[test]
+fn ranks_get_no_variables_of_an_outer_launcher() {
+    let outer = [
+        ("PMI_RANK", "0"),
+        ("PMI_FD", "9"),
+        ("PMIX_RANK", "1"),
+        ("PMIX_NAMESPACE", "x"),
+        ("PMIX_MCA_gds", "hash"),
+        ("OMPI_COMM_WORLD_SIZE", "2"),
+        ("GASPI_LAUNCHER", "pmix"),
+    ];
+    let show = "env | grep -E '^(PMI|OMPI|GASPI_LAUNCHER)' | sort";
+    let outcome = with(&["-n", "1", "sh", "-c", show], &outer).success();
+    assert_eq!(outcome.stdout, "PMIX_MCA_gds=hash\n");
+}
