@@ -316,7 +316,7 @@ impl Channel {
         }
         let failures = inner.channels.failures();
         if let Some((rank, reason)) = inner.channels.failure(&self.ranks, self.failures_before) {
-            return Err(inner.ranks.refused(rank, reason));
+            return Err(Error::Refused { rank, reason });
         }
         self.harmless_failures.store(failures, Ordering::Relaxed);
         Ok(())
@@ -341,10 +341,19 @@ impl Channel {
         self.inner.ranks.check_alive_with(self.ranks[member], || self.pending())
     }
 
-    /// The error of an operation that has failed because of a member, whose state is corrupt from
-    /// now on.
+    /// The error of an operation that has failed because of a member.
     pub fn refused(&self, member: usize, reason: impl Into<String>) -> Error {
-        self.inner.ranks.refused(self.ranks[member], reason)
+        Error::Refused { rank: self.ranks[member], reason: reason.into() }
+    }
+
+    /// The program is about to be told of an error: the member that it is about is corrupt from now
+    /// on. One of an operation that nobody asks for any more is no news of that member, which may
+    /// have been connected again.
+    #[cold]
+    pub fn note_told(&self, error: &Error) {
+        if let Error::Refused { rank, .. } = error {
+            self.inner.ranks.set_corrupt(*rank);
+        }
     }
 
     /// The error of an operation for which a member reports that another one has died. That is true

@@ -45,6 +45,7 @@ impl Executor {
         let Some((error, notice)) = found else { return Ok(()) };
         notice.tell(channel);
         state.broken = Some(error.clone());
+        channel.note_told(&error);
         Err(error)
     }
 
