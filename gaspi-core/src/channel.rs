@@ -51,6 +51,7 @@ use layout::Layout;
 use setup::Placement;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A member, and how far this rank is with it. Written by the threads of this rank only.
 #[derive(Debug)]
@@ -330,6 +331,12 @@ impl Channel {
     /// Whether a member has closed its end: it sends nothing more.
     pub fn has_closed(&self, member: usize) -> bool {
         self.bundle.has_closed(member)
+    }
+
+    /// Whether a connection with a member broke within this time, and messages of it may be lost of
+    /// which this rank does not know. The member may know no more than that they were sent.
+    pub fn has_broken_within(&self, member: usize, time: Duration) -> bool {
+        self.inner.channels.has_broken_within(self.ranks[member], time)
     }
 
     /// Whether a member is there to do what this rank waits for. As with [`check`](Channel::check),

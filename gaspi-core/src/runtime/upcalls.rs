@@ -168,6 +168,7 @@ impl Upcalls for Inner {
         if let Some(verbs) = self.endpoints.verbs(self) {
             verbs.note_loss(peer);
         }
+        self.channels.note_break(peer);
     }
 
     fn lost(&self, peer: Rank, answers: bool) {
