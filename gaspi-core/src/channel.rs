@@ -51,6 +51,7 @@ use layout::Layout;
 use setup::Placement;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A member, and how far this rank is with it. Written by the threads of this rank only.
 #[derive(Debug)]
@@ -316,7 +317,7 @@ impl Channel {
         }
         let failures = inner.channels.failures();
         if let Some((rank, reason)) = inner.channels.failure(&self.ranks, self.failures_before) {
-            return Err(inner.ranks.refused(rank, reason));
+            return Err(Error::Refused { rank, reason });
         }
         self.harmless_failures.store(failures, Ordering::Relaxed);
         Ok(())
@@ -332,6 +333,12 @@ impl Channel {
         self.bundle.has_closed(member)
     }
 
+    /// Whether a connection with a member broke within this time, and messages of it may be lost of
+    /// which this rank does not know. The member may know no more than that they were sent.
+    pub fn has_broken_within(&self, member: usize, time: Duration) -> bool {
+        self.inner.channels.has_broken_within(self.ranks[member], time)
+    }
+
     /// Whether a member is there to do what this rank waits for. As with [`check`](Channel::check),
     /// look again before giving up.
     ///
@@ -341,10 +348,19 @@ impl Channel {
         self.inner.ranks.check_alive_with(self.ranks[member], || self.pending())
     }
 
-    /// The error of an operation that has failed because of a member, whose state is corrupt from
-    /// now on.
+    /// The error of an operation that has failed because of a member.
     pub fn refused(&self, member: usize, reason: impl Into<String>) -> Error {
-        self.inner.ranks.refused(self.ranks[member], reason)
+        Error::Refused { rank: self.ranks[member], reason: reason.into() }
+    }
+
+    /// The program is about to be told of an error: the member that it is about is corrupt from now
+    /// on. One of an operation that nobody asks for any more is no news of that member, which may
+    /// have been connected again.
+    #[cold]
+    pub fn note_told(&self, error: &Error) {
+        if let Error::Refused { rank, .. } = error {
+            self.inner.ranks.set_corrupt(*rank);
+        }
     }
 
     /// The error of an operation for which a member reports that another one has died. That is true

@@ -193,9 +193,9 @@ pub enum WriteEnd {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum MessageCarrier {
     /// The device that carries data, once it can.
+    #[default]
     Device,
     /// TCP, whatever carries data.
-    #[default]
     Tcp,
 }
 

@@ -106,6 +106,28 @@ void note(worker_t *me, const char *format, ...) {
   va_end(arguments);
 }
 
+/* All are ready. A victim that leaves by itself does so once all others know: what it has just sent
+ * may be lost with its device, that of a barrier too. */
+void begin_together(worker_t *me) {
+  gaspi_notification_id_t first;
+
+  MUST(me, gaspi_barrier(GASPI_GROUP_ALL, GUARD));
+  printf("ready %d\n", (int)my_rank);
+  if (scenario != EXIT && scenario != FUSION_EXIT) {
+    return;
+  }
+  if (my_rank != victim) {
+    MUST(me, gaspi_notify(SEGMENT, victim, BEGUN + my_rank, 1, CONTROL, GUARD));
+    MUST(me, gaspi_wait(CONTROL, GUARD));
+    return;
+  }
+  for (gaspi_rank_t rank = 0; rank < ranks; rank++) {
+    if (rank != victim) {
+      MUST(me, gaspi_notify_waitsome(SEGMENT, BEGUN + rank, 1, &first, GUARD));
+    }
+  }
+}
+
 void leave_after(uint64_t calls) { atomic_store(&calls_left, calls); }
 
 int is_failure(gaspi_return_t code) {

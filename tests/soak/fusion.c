@@ -177,8 +177,7 @@ void fuse(void) {
   gaspi_group_t survivors = 0;
   buffer_t it;
 
-  MUST(me, gaspi_barrier(GASPI_GROUP_ALL, GUARD));
-  printf("ready %d\n", (int)my_rank);
+  begin_together(me);
   if (scenario == FUSION_EXIT && my_rank == victim) {
     leave_after(1 + draw(&dice, (uint64_t)1 << (3 + draw(&dice, 7))));
   }

@@ -54,7 +54,13 @@ enum {
 };
 
 /* Notifications of that segment. */
-enum { WRITTEN = 0 /* + source */, TAKEN = 16 /* + target */, CUT = 40, STOP = 41 };
+enum {
+  WRITTEN = 0 /* + source */,
+  TAKEN = 16 /* + target */,
+  CUT = 40,
+  STOP = 41,
+  BEGUN = 48 /* + source */
+};
 
 /* The queue for what is not part of the mix. */
 enum { CONTROL = 7 };
@@ -135,6 +141,7 @@ int names_rank(const char *text, gaspi_rank_t rank);
 void expect_states(worker_t *me, gaspi_rank_t corrupt);
 void report(worker_t *me, const char *what);
 void watch(void);
+void begin_together(worker_t *me);
 void leave_after(uint64_t calls);
 int complaints(void);
 

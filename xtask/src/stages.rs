@@ -329,11 +329,11 @@ fn verbs(context: &Context) -> Result<Count> {
         }
     }
     let nodes = ("GASPI_TEST_NODES", "verbs".to_owned());
-    let by_device = ("GASPI_IB_MESSAGES", "device".to_owned());
+    let by_tcp = ("GASPI_IB_MESSAGES", "tcp".to_owned());
     for name in ["c_programs", "faults", "soak"] {
         count = count + harness(context, name, std::slice::from_ref(&nodes))?;
         if context.full {
-            count = count + harness(context, name, &[nodes.clone(), by_device.clone()])?;
+            count = count + harness(context, name, &[nodes.clone(), by_tcp.clone()])?;
         }
     }
     Ok(count)

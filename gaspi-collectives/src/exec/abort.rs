@@ -15,6 +15,8 @@ use crate::signature;
 
 /// How long the cause of a failure may become known after the failure itself.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
+/// How long after a broken connection missing messages count as lost with it.
+const BREAK_LIMIT: Duration = Duration::from_secs(10);
 /// How long a failed operation waits for members that may still use its memory, unless the memory
 /// is only lent.
 const QUIESCE_LIMIT: Duration = Duration::from_secs(2);
@@ -45,6 +47,7 @@ impl Executor {
         let Some((error, notice)) = found else { return Ok(()) };
         notice.tell(channel);
         state.broken = Some(error.clone());
+        channel.note_told(&error);
         Err(error)
     }
 
@@ -386,6 +389,9 @@ impl Executor {
         let what = signature::describe(task.signature);
         let error = if closed {
             let reason = format!("it has freed {what} or deleted {}", self.channel.group());
+            self.channel.refused(member, reason)
+        } else if self.channel.has_broken_within(member, BREAK_LIMIT) {
+            let reason = format!("the connection to it broke, and what it sent in {what} is lost");
             self.channel.refused(member, reason)
         } else {
             let difference =

@@ -94,6 +94,11 @@ impl Completion {
         self.still_used.load(Ordering::Relaxed)
     }
 
+    /// Whether somebody is told of its end, without asking for it.
+    pub(super) fn tells_at_once(&self) -> bool {
+        self.hook.is_some()
+    }
+
     pub(super) fn begin(&self) {
         *self.error.lock() = None;
         self.still_used.store(false, Ordering::Relaxed);

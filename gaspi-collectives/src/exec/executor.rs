@@ -370,6 +370,9 @@ impl Executor {
         self.active.fetch_sub(1, Ordering::Relaxed);
         self.all.end(1);
         self.background.fetch_sub(usize::from(completion.background), Ordering::Relaxed);
+        if let (true, Err(error)) = (completion.tells_at_once(), &outcome) {
+            self.channel.note_told(error);
+        }
         completion.end(outcome);
         // A thread that waits for it may sleep while another one drove it.
         if self.waiting.load(Ordering::Relaxed) > usize::from(driver == Driver::Waiter) {

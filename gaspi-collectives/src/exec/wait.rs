@@ -47,7 +47,7 @@ impl Executor {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let outcome = self.wait_counted(deadline, &mut ended, pending, &mut others);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
-        outcome
+        outcome.inspect_err(|error| self.channel.note_told(error))
     }
 
     fn wait_counted<T>(

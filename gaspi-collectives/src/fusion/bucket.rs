@@ -73,7 +73,9 @@ impl Bucket {
 
     /// Whether members that are gone keep it from beginning or ending.
     pub(super) fn check(&self) -> Result<()> {
-        if self.executor.active() > 0 { Ok(()) } else { self.executor.channel.check() }
+        let channel = &self.executor.channel;
+        let checked = if self.executor.active() > 0 { Ok(()) } else { channel.check() };
+        checked.inspect_err(|error| channel.note_told(error))
     }
 
     /// Makes ready the memory of the step that has been claimed.

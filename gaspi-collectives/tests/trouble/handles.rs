@@ -4,7 +4,7 @@ use super::{ALL, Memory, call, check_sum, ranks, ranks_below, sum_of_all};
 use gaspi_collectives::Request;
 use gaspi_collectives::algorithms::Collective;
 use gaspi_collectives::handles::{Handle, free, prepare, restart, start, test, wait};
-use gaspi_core::{Error, Rank, Runtime, Timeout};
+use gaspi_core::{Error, Rank, Runtime, State, Timeout};
 use std::sync::Barrier;
 
 fn prepared(rt: &Runtime, request: &Request) -> Handle {
@@ -131,8 +131,36 @@ fn whoever_frees_early_is_found_out() {
             let outcome = wait(rt, handle, Timeout::Block);
             let Err(Error::Refused { rank, reason }) = outcome else { panic!("{outcome:?}") };
             assert!(rank == Rank(0) && reason.contains("freed"), "{rank}: {reason}");
+            assert_eq!(rt.state(Rank(0)), Ok(State::Corrupt));
         }
         sum_of_all(rt, ALL, 10);
+    });
+}
+
+/// The failure of an operation that the program asks for no more says nothing of a member.
+fn what_nobody_asks_for_makes_nobody_corrupt() {
+    let meet = Barrier::new(2);
+    ranks::run(2, |rt| {
+        let (mut one, mut two) = (Memory::new(rt.rank(), 100), Memory::new(rt.rank(), 10));
+        let given_up = prepared(rt, &one.request(Collective::Allreduce, 100));
+        let other = prepared(rt, &two.request(Collective::Allreduce, 10));
+        if rt.rank() == Rank(1) {
+            free(rt, given_up).expect("free");
+            meet.wait();
+            restart(rt, other).expect("restart");
+        } else {
+            restart(rt, given_up).expect("restart");
+            restart(rt, other).expect("restart");
+            // It fails while this thread waits for the other one.
+            while free(rt, given_up).is_err() {
+                let outcome = wait(rt, other, Timeout::Millis(20));
+                assert!(outcome.as_ref().is_err_and(Error::is_timeout), "{outcome:?}");
+            }
+            assert_eq!(rt.state(Rank(1)), Ok(State::Healthy));
+            meet.wait();
+        }
+        wait(rt, other, ranks::LIMIT).expect("wait");
+        free(rt, other).expect("free");
     });
 }
 
@@ -260,6 +288,7 @@ tests! {
         prepared_operations_give_back_what_they_take,
         what_is_under_way_cannot_be_freed_or_started_again,
         whoever_frees_early_is_found_out,
+        what_nobody_asks_for_makes_nobody_corrupt,
         several_threads_wait_for_one_operation,
         threads_mix_all_kinds,
         two_groups_at_once_and_threads_that_open_them,

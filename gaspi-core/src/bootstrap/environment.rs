@@ -98,8 +98,8 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         }
     };
     let messages = match variables.text("GASPI_IB_MESSAGES")?.as_deref() {
-        None | Some("tcp") => MessageCarrier::Tcp,
-        Some("device") => MessageCarrier::Device,
+        None | Some("device") => MessageCarrier::Device,
+        Some("tcp") => MessageCarrier::Tcp,
         Some(other) => {
             return wrong(format!("GASPI_IB_MESSAGES is {other:?}; it can be device or tcp"));
         }

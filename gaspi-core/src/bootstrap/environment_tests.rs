@@ -205,7 +205,7 @@ fn what_is_asked_of_devices_is_read_strictly() {
     assert_eq!(accepted("GASPI_IB_PKEY", "0x8001").pkey, Some(0x8001));
     assert_eq!(accepted("GASPI_IB_SL", "15").service_level, 15);
     assert_eq!(accepted("GASPI_IB_TRAFFIC_CLASS", "104").traffic_class, 104);
-    assert_eq!(accepted("GASPI_IB_PORT", "1").messages, MessageCarrier::Tcp);
+    assert_eq!(accepted("GASPI_IB_PORT", "1").messages, MessageCarrier::Device);
     assert_eq!(accepted("GASPI_IB_MESSAGES", "device").messages, MessageCarrier::Device);
     assert_eq!(accepted("GASPI_IB_MESSAGES", "tcp").messages, MessageCarrier::Tcp);
     assert_eq!(accepted("GASPI_IB_PORT", "1").write_end, WriteEnd::Auto);

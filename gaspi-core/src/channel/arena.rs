@@ -17,6 +17,7 @@ use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Bytes of address space for an arena, and how few are enough where address space is limited.
 const ARENA_BYTES: u64 = 4 << 30;
@@ -93,6 +94,8 @@ pub(crate) struct Channels {
     last: Mutex<HashMap<Rank, Failures>>,
     /// How often requests were lost with their connection, by rank.
     losses: Box<[AtomicU64]>,
+    /// When a connection broke last, by rank, whatever was under way on it.
+    breaks: Mutex<HashMap<Rank, Instant>>,
     pub(crate) zero_copy: ZeroCopySends,
 }
 
@@ -106,6 +109,7 @@ impl Channels {
             failures: AtomicU64::new(0),
             last: Mutex::default(),
             losses: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
+            breaks: Mutex::default(),
             zero_copy: ZeroCopySends::default(),
         }
     }
@@ -131,6 +135,16 @@ impl Channels {
             Some(known) if !opening.is_empty() => known.gone = true,
             known => *known = None,
         }
+    }
+
+    /// A connection with `rank` broke: messages of it may be lost, which this rank has not asked for.
+    pub(crate) fn note_break(&self, rank: Rank) {
+        self.breaks.lock().insert(rank, Instant::now());
+    }
+
+    /// Whether a connection with `rank` broke within this time.
+    pub(super) fn has_broken_within(&self, rank: Rank, time: Duration) -> bool {
+        self.breaks.lock().get(&rank).is_some_and(|broke| broke.elapsed() < time)
     }
 
     /// The connection with `rank` broke although it lives: what was under way is lost.

@@ -5,6 +5,7 @@ use crate::config::CHANNELS;
 use crate::ids::QueueId;
 use crate::wire::message::Stream;
 use crate::{Config, Job, PendingInit, Timeout};
+use std::time::Duration;
 
 fn alone() -> Runtime {
     let id = format!("channels-{:?}", std::thread::current().id());
@@ -30,6 +31,16 @@ fn a_refused_request_shows_in_channels_that_were_open() {
     let stream = Stream { queue: QueueId(0), generation: 0 };
     rank.inner().request_failed(Rank(0), stream, "something else", true);
     assert_eq!(after.check(), Ok(()));
+}
+
+#[test]
+fn a_connection_that_broke_is_remembered_for_what_came_by_it() {
+    let channels = Channels::new(2);
+    assert!(!channels.has_broken_within(Rank(1), Duration::MAX));
+    channels.note_break(Rank(1));
+    assert!(channels.has_broken_within(Rank(1), Duration::MAX));
+    assert!(!channels.has_broken_within(Rank(1), Duration::ZERO));
+    assert!(!channels.has_broken_within(Rank(0), Duration::MAX));
 }
 
 #[test]

@@ -168,6 +168,7 @@ impl Upcalls for Inner {
         if let Some(verbs) = self.endpoints.verbs(self) {
             verbs.note_loss(peer);
         }
+        self.channels.note_break(peer);
     }
 
     fn lost(&self, peer: Rank, answers: bool) {
@@ -223,7 +224,7 @@ impl Inner {
     fn without_device(&self, peer: Rank, pairing: Pairing) {
         if let Pairing::Offer(PairOffer { queue, attempt, .. }) = pairing {
             let reason = format!("{} has no RDMA device", self.ranks.me);
-            let ended = Message::Pairing(Pairing::Ended { queue, attempt, reason });
+            let ended = Message::Pairing(Pairing::Ended { queue, attempt, refuses: true, reason });
             // It finds out by itself if it cannot be told.
             let _ = self.endpoint(peer).send(&ended);
         }

@@ -42,7 +42,8 @@ fn run_through(network: &Network, nodes: Nodes, ranks: u32, body: impl Fn(Runtim
 /// Traffic of all ranks with all through such a network.
 fn load(seed: u64, nodes: Nodes, ranks: u32, faults: Faults) {
     let network = Network::new(seed, faults);
-    let ledger = Ledger::new(ranks, faults.cut_bytes > 0);
+    let cuts = faults.cut_bytes > 0 || faults.cut_rounds > 0;
+    let ledger = Ledger::new(ranks, cuts);
     let together = Barrier::new(ranks as usize);
     let over = AtomicBool::new(false);
     let (written, counters) = (table(ranks), AtomicU64::new(0));
@@ -53,6 +54,9 @@ fn load(seed: u64, nodes: Nodes, ranks: u32, faults: Faults) {
             scope.spawn(|| receive(&rt, &ledger, || over.load(Ordering::Acquire)));
             for round in 1..=ROUNDS {
                 traffic.round();
+                if rt.rank() == Rank(0) && faults.cut_rounds > 0 && round % faults.cut_rounds == 0 {
+                    network.cut_all();
+                }
                 if round % 8 == 0 {
                     traffic.agree(GroupId::ALL, round);
                 }
@@ -94,17 +98,21 @@ fn load(seed: u64, nodes: Nodes, ranks: u32, faults: Faults) {
         rt.term(LIMIT).expect("term");
     });
     ledger.check(counters.into_inner());
-    let (cuts, failures) = (network.cuts(), ledger.failures.into_inner());
-    eprintln!("{cuts} connections were cut, {failures} operations failed");
-    assert!(faults.cut_bytes == 0 || cuts > 0, "nothing was cut");
+    let (count, failures) = (network.cuts(), ledger.failures.into_inner());
+    eprintln!("{count} connections were cut, {failures} operations failed");
+    assert!(!cuts || count > 0, "nothing was cut");
 }
 
 fn table(ranks: u32) -> Vec<Vec<AtomicU64>> {
     (0..ranks).map(|_| (0..ranks).map(|_| AtomicU64::new(0)).collect()).collect()
 }
 
-const DELAYS: Faults =
-    Faults { delay: Duration::from_micros(300), hold: Duration::from_millis(20), cut_bytes: 0 };
+const DELAYS: Faults = Faults {
+    delay: Duration::from_micros(300),
+    hold: Duration::from_millis(20),
+    cut_bytes: 0,
+    cut_rounds: 0,
+};
 const CUTS: Faults = Faults { cut_bytes: 1 << 20, ..DELAYS };
 
 fn delays_change_nothing() {
@@ -119,7 +127,7 @@ fn delays_change_nothing_where_links_are_mixed() {
 fn connections_that_are_made_slowly_are_not_torn() {
     let (delay, hold) = (Duration::from_millis(400), Duration::from_millis(400));
     for seed in seeds(3) {
-        let network = Network::new(seed, Faults { delay, hold, cut_bytes: 0 });
+        let network = Network::new(seed, Faults { delay, hold, ..Faults::default() });
         run_through(&network, Nodes::Each, 3, |rt| {
             for round in 0..3 {
                 for rank in others(&rt) {
@@ -132,6 +140,11 @@ fn connections_that_are_made_slowly_are_not_torn() {
             rt.term(LIMIT).expect("term");
         });
     }
+}
+
+/// Pairs and messages of devices go with their connections, and are made again.
+fn cuts_lose_nothing_that_devices_carry() {
+    seeds(2).for_each(|seed| load(seed, Nodes::Verbs, 3, Faults { cut_rounds: 5, ..DELAYS }));
 }
 
 fn cuts_lose_nothing_silently_and_kill_nobody() {
@@ -388,6 +401,8 @@ tests! {
         no_notification_follows_a_write_that_was_lost,
         whoever_answers_to_nothing_but_the_kernel_lives,
         deaths_are_known_and_harm_nobody_else;
+    VERBS:
+        cuts_lose_nothing_that_devices_carry;
     MIXED:
         delays_change_nothing_where_links_are_mixed,
         cuts_lose_nothing_silently_where_links_are_mixed,

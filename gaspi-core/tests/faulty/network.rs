@@ -50,6 +50,8 @@ pub(crate) struct Faults {
     pub(crate) hold: Duration,
     /// Bytes that a direction of a connection carries before it is cut, on average; 0: it is never.
     pub(crate) cut_bytes: u64,
+    /// After so many rounds of rank 0 all connections are cut; 0: they never are.
+    pub(crate) cut_rounds: u64,
 }
 
 /// Bytes of the largest piece.
@@ -161,6 +163,16 @@ impl Network {
     pub(crate) fn calm(&self) {
         self.0.calm.store(true, Ordering::Relaxed);
         self.open();
+    }
+
+    /// Cuts all connections that there are.
+    pub(crate) fn cut_all(&self) {
+        let doors = lock(&self.0.doors);
+        let open = |passage: &Weak<Passage>| passage.upgrade();
+        for passage in doors.iter().flat_map(|door| &door.passages).filter_map(open) {
+            passage.end();
+            self.0.cuts.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Cuts each connection that there is as soon as somebody says something on it, for that one

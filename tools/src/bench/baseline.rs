@@ -16,9 +16,9 @@ const WORD: usize = 8;
 /// A message of verbs and the answer to it.
 const THERE_AND_BACK: &str = "raw message there and back";
 /// What makes gaspi_wait end with a read behind the writes, not with the device's acknowledgement:
-/// the first one where it says so, or the second one where messages do not go by devices.
+/// the first one where it says so, or the second one where messages go by TCP.
 const WAIT: &str = "GASPI_IB_WAIT";
-const BY_DEVICE: (&str, &str) = ("GASPI_IB_MESSAGES", "device");
+const BY_TCP: (&str, &str) = ("GASPI_IB_MESSAGES", "tcp");
 
 /// Of a call that only posts a write.
 pub(crate) fn post<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
@@ -51,8 +51,8 @@ pub(crate) fn write<'a>(pair: &'a Pair<'a>, size: usize) -> Lane<'a> {
 fn written<'a>(pair: &'a Pair<'a>, verbs: &'a Verbs<'a>, size: usize) -> Lane<'a> {
     let asked = std::env::var_os(WAIT);
     let is_asked = |value: &str| asked.as_ref().is_some_and(|asked| asked == value);
-    let by_device = std::env::var_os(BY_DEVICE.0).is_some_and(|value| value == BY_DEVICE.1);
-    if is_asked("ack") || !is_asked("read") && by_device {
+    let by_tcp = std::env::var_os(BY_TCP.0).is_some_and(|value| value == BY_TCP.1);
+    if is_asked("ack") || !is_asked("read") && !by_tcp {
         return verbs_baseline::write_completed(pair, verbs, size)
             .named("raw write and completion");
     }

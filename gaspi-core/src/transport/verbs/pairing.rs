@@ -41,8 +41,9 @@ pub(super) enum Step {
     /// Take the end down. Where it `was_up`, what is under way on it has failed, and what waits
     /// behind that; else what waits has lost nothing.
     TakeDown { reason: String, was_up: bool },
-    /// Tell the peer that this attempt has ended here, and why.
-    TellEnd(u32, String),
+    /// Tell the peer that this attempt has ended here, why, and whether another one would meet the
+    /// same.
+    TellEnd { attempt: u32, reason: String, refuses: bool },
     /// Tell the peer that this attempt and all before have been lost here.
     TellLoss(u32),
 }
@@ -125,7 +126,11 @@ impl PairState {
             self.attempt = self.attempt.wrapping_sub(1);
             self.instead_of.take()
         };
-        offered.map(|attempt| Step::TellEnd(attempt, error.reason.clone())).into_iter().collect()
+        let reason = error.reason.clone();
+        offered
+            .map(|attempt| Step::TellEnd { attempt, reason, refuses: true })
+            .into_iter()
+            .collect()
     }
 
     /// The peer offers its end.
@@ -177,8 +182,8 @@ impl PairState {
         }
     }
 
-    /// The peer's end is gone.
-    pub(super) fn on_ended(&mut self, attempt: u32, reason: &str) -> Vec<Step> {
+    /// The peer's end is gone, as another one would be if the peer `refuses`.
+    pub(super) fn on_ended(&mut self, attempt: u32, reason: &str, refuses: bool) -> Vec<Step> {
         if attempt != self.attempt {
             return Vec::new();
         }
@@ -189,33 +194,38 @@ impl PairState {
                 Vec::new()
             }
             Phase::Offered { .. } | Phase::Proving | Phase::Up => {
-                // Where the way is being proved the peer may have used it already.
-                if matches!(self.phase, Phase::Offered { .. }) {
+                if refuses && !self.is_up() {
                     (self.refused, self.scarce) = (Some(reason.to_owned()), false);
                 }
                 let taken_down = self.take_down(reason);
                 self.phase = Phase::Idle;
-                vec![taken_down, Step::TellEnd(attempt, reason.to_owned())]
+                vec![taken_down, Step::TellEnd { attempt, reason: reason.to_owned(), refuses }]
             }
         }
     }
 
     /// There is no way: the end cannot be made or connected, or the peer does not answer.
     pub(super) fn refuse(&mut self, reason: &str) -> Vec<Step> {
-        if !matches!(self.phase, Phase::Idle | Phase::Ending | Phase::Up) {
+        let refuses = self.is_being_made();
+        if refuses {
             (self.refused, self.scarce) = (Some(reason.to_owned()), false);
         }
-        self.fail(reason)
+        self.end(reason, refuses)
     }
 
     /// This end has failed, for a reason that another attempt need not meet.
     pub(super) fn fail(&mut self, reason: &str) -> Vec<Step> {
+        self.end(reason, false)
+    }
+
+    fn end(&mut self, reason: &str, refuses: bool) -> Vec<Step> {
         if matches!(self.phase, Phase::Idle | Phase::Ending) {
             return Vec::new();
         }
         let taken_down = self.take_down(reason);
         self.phase = Phase::Ending;
-        vec![taken_down, Step::TellEnd(self.attempt, reason.to_owned())]
+        let (attempt, reason) = (self.attempt, reason.to_owned());
+        vec![taken_down, Step::TellEnd { attempt, reason, refuses }]
     }
 
     /// The connection with the peer was lost: what was said on it may not have been heard.
@@ -259,7 +269,7 @@ mod tests {
     enum Told {
         Offer(u32),
         Connected(u32),
-        Ended(u32),
+        Ended(u32, bool),
         Lost(u32),
     }
 
@@ -327,7 +337,9 @@ mod tests {
                         assert!(self.end.is_some(), "nothing to take down");
                         (self.end, self.connected, self.proves) = (None, None, false);
                     }
-                    Step::TellEnd(attempt, _) => self.sends.push_back(Told::Ended(attempt)),
+                    Step::TellEnd { attempt, refuses, .. } => {
+                        self.sends.push_back(Told::Ended(attempt, refuses));
+                    }
                     Step::TellLoss(attempt) => self.sends.push_back(Told::Lost(attempt)),
                 }
             }
@@ -349,7 +361,7 @@ mod tests {
                     vouches: false,
                 }),
                 Told::Connected(attempt) => self.state.on_connected(attempt),
-                Told::Ended(attempt) => self.state.on_ended(attempt, "told"),
+                Told::Ended(attempt, refuses) => self.state.on_ended(attempt, "told", refuses),
                 Told::Lost(attempt) => self.state.on_lost(attempt, "told"),
             };
             self.carry_out(steps);
@@ -509,13 +521,46 @@ mod tests {
         let steps = side.state.begin();
         assert_eq!(steps, [Step::Offer(2)]);
         side.carry_out(steps);
-        side.hear(&Told::Ended(1));
+        side.hear(&Told::Ended(1, true));
         assert_eq!((side.state.refused(), side.end), (None, Some(2)));
     }
 
     #[test]
     fn both_begin_at_once() {
         play(&[(0, true), (0, false), (3, true), (3, false), (3, true), (3, false)]);
+    }
+
+    /// A side whose peer has ended an end that this one has offered, and connected if `proves`.
+    fn ended_by_peer(proves: bool, refuses: bool) -> Side {
+        let mut side = Side::default();
+        let steps = side.state.begin();
+        side.carry_out(steps);
+        side.hear(&Told::Offer(1));
+        if proves {
+            side.hear(&Told::Connected(1));
+            assert!(side.proves);
+        }
+        side.hear(&Told::Ended(1, refuses));
+        assert_eq!((side.end, side.state.is_ending()), (None, false));
+        side
+    }
+
+    #[test]
+    fn a_peer_that_refuses_is_not_asked_again_for_each_request() {
+        for proves in [false, true] {
+            let mut side = ended_by_peer(proves, true);
+            assert_eq!(side.state.refused(), Some("told"));
+            assert_eq!(side.state.begin(), []);
+        }
+    }
+
+    #[test]
+    fn an_end_that_has_failed_elsewhere_is_tried_again() {
+        for proves in [false, true] {
+            let mut side = ended_by_peer(proves, false);
+            assert_eq!(side.state.refused(), None);
+            assert_eq!(side.state.begin(), [Step::Offer(2)]);
+        }
     }
 
     #[test]
@@ -526,7 +571,9 @@ mod tests {
         side.hear(&Told::Offer(1));
         side.hear(&Told::Connected(1));
         assert!(side.proves, "the peer may have proved its way already, and used it");
-        side.hear(&Told::Ended(1));
+        let mut peer = both_up()[1].state.fail("broken");
+        let Some(Step::TellEnd { refuses, .. }) = peer.pop() else { panic!("it is told") };
+        side.hear(&Told::Ended(1, refuses));
         assert_eq!((side.state.refused(), side.end), (None, None));
         assert_eq!(side.state.begin(), [Step::Offer(2)]);
     }
@@ -588,7 +635,8 @@ mod tests {
     fn a_pair_that_was_up_is_made_again() {
         let mut sides = both_up();
         let steps = sides[1].state.fail("an access was refused");
-        assert!(matches!(&steps[..], [Step::TakeDown { was_up: true, .. }, Step::TellEnd(1, _)]));
+        let ends = |step: &Step| matches!(step, Step::TellEnd { attempt: 1, refuses: false, .. });
+        assert!(matches!(&steps[..], [Step::TakeDown { was_up: true, .. }, end] if ends(end)));
         sides[1].carry_out(steps);
         assert!(sides[1].state.begin().is_empty(), "the peer has not ended its end");
         let told = sides[1].sends.pop_front().expect("the end is told");

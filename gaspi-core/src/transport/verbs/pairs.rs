@@ -38,7 +38,9 @@ impl Verbs<'_> {
         let steps = match pairing {
             Pairing::Offer(offer) => state.pairing.on_offer(offer),
             Pairing::Connected { attempt, .. } => state.pairing.on_connected(attempt),
-            Pairing::Ended { attempt, reason, .. } => state.pairing.on_ended(attempt, &reason),
+            Pairing::Ended { attempt, refuses, reason, .. } => {
+                state.pairing.on_ended(attempt, &reason, refuses)
+            }
             Pairing::Lost { attempt, .. } => state.pairing.on_lost(attempt, LOST),
         };
         let mut ended = Ended::default();
@@ -293,8 +295,8 @@ impl Verbs<'_> {
                     state.drop_pair();
                 }
             }
-            Step::TellEnd(attempt, reason) => {
-                state.outbox.messages.push_back(Pairing::Ended { queue, attempt, reason });
+            Step::TellEnd { attempt, reason, refuses } => {
+                state.outbox.messages.push_back(Pairing::Ended { queue, attempt, refuses, reason });
             }
             Step::TellLoss(attempt) => {
                 state.outbox.messages.push_back(Pairing::Lost { queue, attempt });

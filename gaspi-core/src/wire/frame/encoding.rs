@@ -45,7 +45,7 @@ variants! { Message, else Group(message):
 variants! { Pairing:
     0 => Offer(offer),
     1 => Connected { queue, attempt },
-    2 => Ended { queue, attempt, reason },
+    2 => Ended { queue, attempt, refuses, reason },
     3 => Lost { queue, attempt },
 }
 

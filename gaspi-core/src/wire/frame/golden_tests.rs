@@ -113,7 +113,12 @@ fn connections() -> Vec<Frame> {
             vouches: true,
         })),
         pairing(Pairing::Connected { queue: QueueId(1), attempt: 2 }),
-        pairing(Pairing::Ended { queue: QueueId(1), attempt: 2, reason: "cut".to_owned() }),
+        pairing(Pairing::Ended {
+            queue: QueueId(1),
+            attempt: 2,
+            refuses: true,
+            reason: "cut".to_owned(),
+        }),
         pairing(Pairing::Lost { queue: QueueId(1), attempt: 2 }),
         Frame::Goodbye,
         Frame::Release,

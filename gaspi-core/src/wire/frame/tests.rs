@@ -75,7 +75,7 @@ fn pairing() -> impl Strategy<Value = Pairing> {
                 vouches: number % 2 == 0,
             }),
             1 => Pairing::Connected { queue, attempt },
-            2 => Pairing::Ended { queue, attempt, reason },
+            2 => Pairing::Ended { queue, attempt, refuses: number % 2 == 0, reason },
             _ => Pairing::Lost { queue, attempt },
         }
     })
