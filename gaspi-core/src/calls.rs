@@ -55,7 +55,7 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<()> {
         self.await_news_if_refused(rank, deadline);
-        if let Message::Group(_) = message {
+        if matches!(message, Message::Group(_)) && !self.ranks.is_local(rank) {
             self.count(Counter::GroupMessages, 1);
         }
         self.endpoint(rank).send(message)

@@ -484,6 +484,7 @@ impl Runtime {
         inner.end_all_segments();
         let says_goodbye = inner.endpoints.remote && !std::thread::panicking();
         if says_goodbye {
+            inner.tell_last_commits();
             inner.tell_last_steps();
         }
         #[cfg(feature = "test-transports")]

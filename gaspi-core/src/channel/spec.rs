@@ -2,6 +2,7 @@
 
 use super::layout::LINE;
 use crate::error::{Error, Result};
+use crate::wire::hash::hash;
 
 /// Limits of a channel, which fit into a signature.
 const SLOTS_MAX: u64 = (1 << 16) - 1;
@@ -85,12 +86,9 @@ impl DataSpec {
 
 /// What has to be the same on all members that open many channels: their number, and a hash.
 pub(super) fn digest(specs: &[ChannelSpec], data: DataSpec) -> u64 {
-    // FNV-1a over the words.
     let words =
         specs.iter().map(|spec| spec.details()).chain([data.bytes, data.status_words.into()]);
-    let hash = words.fold(0xcbf2_9ce4_8422_2325_u64, |hash, word| {
-        (hash ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(29)
-    });
+    let hash = hash(words);
     let number = (specs.len() as u64) & ((1 << MANY_BITS) - 1);
     number << HASH_BITS | hash >> (u64::BITS - HASH_BITS)
 }

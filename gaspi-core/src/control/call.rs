@@ -234,6 +234,7 @@ impl GroupCall<'_> {
         };
         if let Some(committed) = &mut self.state.committed {
             committed.step = step;
+            committed.failed |= outcome.is_err();
         }
         if outcome.is_ok() {
             self.inner.catch_up();

@@ -17,9 +17,11 @@ pub(crate) struct Reaction {
     pub(crate) advance: Option<(GroupId, u64)>,
     /// This rank sends its arrival at this step to all members.
     pub(crate) tell_all: Option<(GroupId, u64)>,
+    /// There may be something to send for a commit of this group.
+    pub(crate) commits: Option<GroupId>,
 }
 
-const WAKE: Reaction = Reaction { wake: true, advance: None, tell_all: None };
+const WAKE: Reaction = Reaction { wake: true, advance: None, tell_all: None, commits: None };
 
 impl Control {
     /// Handles a message of `peer`, a rank of a job of `size` ranks. Messages of groups that this
@@ -43,8 +45,14 @@ impl Control {
                 WAKE
             }
             GroupMessage::Announce(announce) if knows(announce.group) => {
+                let group = announce.group;
                 self.groups.announced(peer, announce);
-                WAKE
+                Reaction { commits: Some(group), ..WAKE }
+            }
+            GroupMessage::Digest(digest) if knows(digest.group) => {
+                let group = digest.group;
+                self.groups.digested(peer, digest);
+                Reaction { commits: Some(group), ..WAKE }
             }
             GroupMessage::Withdraw { group, attempt } => {
                 self.groups.withdrawn(peer, group, attempt);
@@ -59,7 +67,8 @@ impl Control {
             GroupMessage::Arrive(_)
             | GroupMessage::Lines { .. }
             | GroupMessage::Leaving { .. }
-            | GroupMessage::Announce(_) => Reaction::default(),
+            | GroupMessage::Announce(_)
+            | GroupMessage::Digest(_) => Reaction::default(),
         }
     }
 }

@@ -18,6 +18,7 @@
 //! [`SharedArea::has_exchanged`]: crate::transport::shm::area::SharedArea::has_exchanged
 
 mod procedures;
+pub(crate) mod route;
 mod schedule;
 
 use crate::bootstrap::Card;
@@ -98,7 +99,12 @@ impl Leaders {
         Some(Leaders::new(ranks, node_of, me, n > 2 && is_crowded(cards, ranks)))
     }
 
-    fn new(ranks: &Arc<[Rank]>, node_of: Box<[u32]>, me: usize, is_tree: bool) -> Leaders {
+    pub(crate) fn new(
+        ranks: &Arc<[Rank]>,
+        node_of: Box<[u32]>,
+        me: usize,
+        is_tree: bool,
+    ) -> Leaders {
         let mut nodes: Vec<Vec<u32>> = Vec::new();
         for (member, node) in node_of.iter().enumerate() {
             let node = *node as usize;

@@ -1,6 +1,8 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
+use super::board::Outbound;
 use super::{Abort, CallState, Committed, DEATH_LIMIT, Standing, first_step, list};
+use crate::config::Topology;
 use crate::control::leaders::Leaders;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
@@ -13,18 +15,51 @@ use crate::wire::message::GroupMessage;
 use std::sync::Arc;
 
 impl Inner {
-    /// Tells the members of a commit under way that this rank no longer wants it.
+    /// Tells the members of a commit under way that this rank no longer wants it. A member that
+    /// cannot be told any more does not wait any more.
     pub(super) fn withdraw(&self, group: GroupId) {
-        let withdrawn = self.control.groups.board.lock().withdraw(group);
-        if let Some((attempt, ranks)) = withdrawn {
-            self.tell_withdrawn(group, attempt, &ranks);
+        self.control.groups.board.lock().withdraw(group);
+        self.send_due(group, Deadline::Now);
+    }
+
+    /// Sends what is due for commits of a group, in order: unless another thread does, which then
+    /// goes on with it.
+    pub(crate) fn send_due(&self, group: GroupId, deadline: Deadline) {
+        let mut goes_on = false;
+        loop {
+            let next = self.control.groups.board.lock().next_due(group, goes_on);
+            let Some(Outbound { attempt, to, message }) = next else { return };
+            goes_on = true;
+            let is_list = matches!(message, GroupMessage::Announce(_));
+            let outcome = self.send_commit(attempt, group, to, message, deadline);
+            if let (true, Err(error)) = (is_list, outcome) {
+                self.control.groups.board.lock().could_not_announce(group, attempt, error);
+            }
         }
     }
 
-    fn tell_withdrawn(&self, group: GroupId, attempt: u64, ranks: &[Rank]) {
-        let message = GroupMessage::Withdraw { group, attempt };
-        // A member that cannot be told any more does not wait any more.
-        let _ = self.send_commit(attempt, group, ranks, message, Deadline::Now);
+    /// Sends the members of a commit its list, if they may know of it by leaders only.
+    fn tell_all_of_commit(&self, group: GroupId, deadline: Deadline) {
+        self.control.groups.board.lock().tell_all(group);
+        self.send_due(group, deadline);
+    }
+
+    /// This rank leaves: sends the lists of commits that members may know of by leaders only.
+    pub(crate) fn tell_last_commits(&self) {
+        for index in 0..self.control.groups.max() {
+            let group = GroupId(index as u8);
+            if let Some(state) = self.control.groups.claim_idle(group) {
+                self.note_joined(group, &state);
+            }
+            self.tell_all_of_commit(group, Deadline::Now);
+        }
+    }
+
+    /// Notes whether all members are known to have committed the present use.
+    pub(super) fn note_joined(&self, group: GroupId, state: &CallState) {
+        if let Some(incarnation) = state.joined() {
+            self.control.groups.board.lock().all_know(group, incarnation);
+        }
     }
 
     /// Tells the members of a commit under way that it has failed; `is_fresh` where it was to be
@@ -35,15 +70,13 @@ impl Inner {
             Error::Mismatch { difference, .. } => (None, difference.clone()),
             _ => (None, error.to_string()),
         };
-        let failed = self.control.groups.board.lock().fail(group, dead);
-        if let Some((attempt, ranks, round)) = failed {
+        let failed = self.control.groups.board.lock().fail(group, dead, reason);
+        if let Some(round) = failed {
             if is_fresh {
                 // Others may have committed this use, and wait for it to be read.
                 self.ranks.area.finish_step(group.index(), first_step(round.saturating_add(1)) - 1);
             }
-            let message = GroupMessage::Abort { group, attempt, round, dead, reason };
-            // As above.
-            let _ = self.send_commit(attempt, group, &ranks, message, Deadline::Now);
+            self.send_due(group, Deadline::Now);
         }
     }
 
@@ -59,18 +92,13 @@ impl Inner {
             let reason = format!("{} is not a member of it", self.ranks.me);
             return Err(Error::InvalidGroup { group, reason });
         };
-        let (announce, replaced) = self.control.groups.begin(group, &ranks);
-        if let Some((attempt, ranks)) = replaced {
-            self.tell_withdrawn(group, attempt, &ranks);
-        }
         let deadline = timeout.deadline();
-        if let Some(announce) = announce {
-            let (attempt, message) = (announce.attempt, GroupMessage::Announce(announce));
-            if let Err(error) = self.send_commit(attempt, group, &ranks, message, deadline) {
-                self.abort(group, state.committed.is_none(), &error);
-                return Err(error);
-            }
-        }
+        self.note_joined(group, &state);
+        // Leaders need not all be connected, but need news of the ends of all members.
+        let has_leaders = self.config.topology == Topology::Static;
+        let route = || has_leaders.then(|| self.leaders_of(&ranks, me)?.route(me)).flatten();
+        self.control.groups.board.lock().begin(group, &ranks, route);
+        self.send_due(group, deadline);
         self.ranks.area.set_members(group.index(), &ranks);
         // Committing again replaces what was committed, once the others have agreed to it.
         let former = state.former();
@@ -109,12 +137,23 @@ impl Inner {
             let settled = self.settled(group, ranks);
             settled.filter(|settled| settled.is_err() || readers.iter().all(has_read))
         };
+        let patience = self.control.groups.board.lock().patience(group);
+        if let Some(patience) = patience {
+            if let Some(settled) = self.until(deadline.at_most(patience), waiting, settled) {
+                return Some(settled);
+            }
+            if deadline != Deadline::Now || patience.is_zero() {
+                self.tell_all_of_commit(group, deadline);
+            }
+        }
         // While these live, the readers wake this rank when they finish a step.
         let _watches: Vec<WatchSteps<'_>> =
             readers.iter().map(|rank| self.ranks.area.watch_steps(*rank, group.index())).collect();
-        // Nothing wakes this rank when a list has lacked members for long enough.
+        // Nothing wakes this rank when a list has lacked members, or not come, for long enough.
         let standing = self.until(deadline, waiting, || {
-            settled().map(Some).or_else(|| self.control.groups.lacks_members(group).then_some(None))
+            settled()
+                .map(Some)
+                .or_else(|| self.control.groups.board.lock().lacks_members(group).then_some(None))
         });
         match standing {
             Some(None) => self
@@ -133,7 +172,8 @@ impl Inner {
         me: usize,
         incarnation: u32,
     ) -> Result<()> {
-        if let Some(attempt) = self.control.groups.agreed(group, incarnation) {
+        let agreed = self.control.groups.board.lock().agreed(group, incarnation);
+        if let Some(attempt) = agreed {
             self.control.resend_buffer.agreed(group, attempt);
         }
         self.control.remote_arrivals.committed(group, incarnation);
@@ -146,22 +186,25 @@ impl Inner {
         let remote = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
         let ranks: Arc<[Rank]> = ranks.into();
         // All members are connected: their lists have come.
-        let leaders = Leaders::of(&self.ranks.cards, &ranks, me).map(Arc::new);
+        let leaders = self.leaders_of(&ranks, me).map(Arc::new);
         self.control.steps.of(group).committed(incarnation, leaders.clone());
-        state.committed = Some(Committed { ranks, me, step, remote, leaders });
+        state.committed = Some(Committed { ranks, me, step, failed: false, remote, leaders });
         self.control.groups.members(group)?.committed = true;
         let incarnation = crate::remote_arrivals::incarnation(step);
         self.control.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
         Ok(())
     }
 
+    fn leaders_of(&self, ranks: &[Rank], me: usize) -> Option<Leaders> {
+        Leaders::of(&self.ranks.cards, &ranks.into(), me)
+    }
+
     fn standing(&self, group: GroupId) -> Standing {
         let is_dead = |rank: Rank| {
             self.ranks.check_rank(rank).is_ok() && self.ranks.liveness(rank) == liveness::DEAD
         };
-        self.control
-            .groups
-            .standing(group, self.ranks.me, is_dead, |rank| !self.ranks.is_local(rank))
+        let is_remote = |rank| !self.ranks.is_local(rank);
+        self.control.groups.board.lock().standing(group, is_dead, is_remote)
     }
 
     /// The end of the commit under way, if it has come to one: the incarnation, or an error.
@@ -185,9 +228,20 @@ impl Inner {
             Standing::Differs(difference) | Standing::Aborted(Abort { reason: difference, .. }) => {
                 Some(Err(Error::Mismatch { group, difference }))
             }
-            Standing::Waiting(missing) => missing
-                .iter()
-                .find_map(|rank| self.ranks.check_alive(*rank, "group_commit").err().map(Err)),
+            Standing::Unreachable(error) => Some(Err(error)),
+            Standing::Waiting(missing) => {
+                let ends = missing.iter().filter_map(|rank| {
+                    let error = self.ranks.check_alive(*rank, "group_commit").err()?;
+                    let has_left = matches!(error, Error::RankLeft { .. });
+                    Some((has_left && self.ranks.is_local(*rank), error))
+                });
+                let mut ends = ends.collect::<Vec<_>>();
+                // Any other end is final.
+                ends.sort_by_key(|(may_come, _)| *may_come);
+                let (may_come, error) = ends.into_iter().next()?;
+                let waits = may_come && self.control.groups.board.lock().may_still_come(group);
+                (!waits).then_some(Err(error))
+            }
         }
     }
 
@@ -195,7 +249,7 @@ impl Inner {
     fn commit_timed_out(&self, group: GroupId) -> Error {
         let pending = match self.standing(group) {
             Standing::Waiting(missing) => {
-                let hint = self.control.groups.hint(group, self.ranks.me);
+                let hint = self.control.groups.board.lock().hint(group);
                 format!("ranks {} to commit {group}{hint}", list(&missing))
             }
             _ => format!("ranks that used {group} before to finish their last collective there"),

@@ -40,6 +40,7 @@ impl Runtime {
             return Err(Error::InvalidGroup { group, reason });
         }
         let mut state = inner.control.groups.claim(group)?;
+        inner.note_joined(group, &state);
         inner.withdraw(group);
         state.retire();
         inner.control.groups.cell(group)?.incarnation.store(0, Ordering::Release);

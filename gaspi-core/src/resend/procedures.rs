@@ -74,11 +74,11 @@ impl Inner {
         &self,
         attempt: u64,
         group: GroupId,
-        to: &[Rank],
+        to: Arc<[Rank]>,
         message: GroupMessage,
         deadline: Deadline,
     ) -> Result<()> {
-        let kept = Arc::new(Kept { to: to.into(), message: Message::Group(message) });
+        let kept = Arc::new(Kept { to, message: Message::Group(message) });
         {
             let mut messages = self.control.resend_buffer.messages(group);
             if messages.commits.len() == COMMITS_MAX {
@@ -87,7 +87,7 @@ impl Inner {
             messages.commits.push_back((attempt, Arc::clone(&kept)));
         }
         let mut outcome = Ok(());
-        for rank in to.iter().filter(|rank| **rank != self.ranks.me) {
+        for rank in kept.to.iter().filter(|rank| **rank != self.ranks.me) {
             // One wait for an explanation is enough.
             let deadline = if outcome.is_ok() { deadline } else { Deadline::Now };
             outcome = outcome.and(self.send_message(*rank, &kept.message, deadline));

@@ -13,6 +13,7 @@ use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::sync::lane::LaneCarrier;
 use crate::sync::{AtomicU64, MutexGuard};
+use crate::timeout::Deadline;
 use crate::transport::KILLED;
 use crate::transport::endpoint::CarrierKind;
 use crate::transport::shm::area::liveness;
@@ -232,12 +233,15 @@ impl Inner {
 
     /// Does what a handler of the groups has found out.
     fn react(&self, reaction: Reaction) {
-        let Reaction { wake, advance, tell_all } = reaction;
+        let Reaction { wake, advance, tell_all, commits } = reaction;
         if let Some((group, step)) = advance {
             self.advance_step(group, step);
         }
         if let Some((group, step)) = tell_all {
             self.tell_all_of_arrival(group, step);
+        }
+        if let Some(group) = commits {
+            self.send_due(group, Deadline::Now);
         }
         if wake {
             self.ranks.wake_own();

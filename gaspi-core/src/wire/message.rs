@@ -69,6 +69,32 @@ impl Announce {
     }
 }
 
+/// Commits that one digest tells of at most: they fit into a frame.
+pub(crate) const COMMITS_MAX: u32 = 16384;
+
+/// A list on its way that is the same for several members: what each of them would announce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Digest {
+    pub(crate) group: GroupId,
+    /// Counts the commits of the sender.
+    pub(crate) attempt: u64,
+    /// Which message of the commit this is.
+    pub(crate) tag: u8,
+    /// Of the list.
+    pub(crate) digest: u64,
+    /// The commits that the sender knows of, in an order that both know.
+    pub(crate) commits: Vec<Commit>,
+}
+
+/// A commit of a member that is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Commit {
+    /// Counts the commits of the member.
+    pub(crate) attempt: u64,
+    /// The lowest incarnation that is fresh for it.
+    pub(crate) incarnation: u32,
+}
+
 /// Part of a write, or a notification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Put {
@@ -125,6 +151,8 @@ pub(crate) enum Message {
 pub(crate) enum GroupMessage {
     /// The list of a commit.
     Announce(Announce),
+    /// That several members commit the same list.
+    Digest(Digest),
     /// The sender's commit of this number no longer wants to be answered.
     Withdraw { group: GroupId, attempt: u64 },
     /// The sender's commit of this number failed, in the round of this incarnation.

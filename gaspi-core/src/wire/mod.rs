@@ -8,5 +8,6 @@ pub mod codec;
 pub(crate) mod fields;
 pub(crate) mod frame;
 pub(crate) mod handshake;
+pub(crate) mod hash;
 pub(crate) mod message;
 pub(crate) mod shared_layout;

@@ -19,15 +19,20 @@ fn messages(rt: &Runtime) -> u64 {
 /// Has all ranks take a step again and again, and counts messages by rank. On a machine that is
 /// late for once, ranks lose patience and tell all: so it is tried some times.
 fn counted(nodes: u32, size: u32, step: impl Fn(&Runtime) + Sync) -> Vec<u64> {
+    counted_of(nodes, size, |rt| {
+        let before = messages(rt);
+        step(rt);
+        messages(rt) - before
+    })
+}
+
+/// The same where a step says how many messages count.
+fn counted_of(nodes: u32, size: u32, step: impl Fn(&Runtime) -> u64 + Sync) -> Vec<u64> {
     const STEPS: u64 = 20;
     const TRIES: usize = 20;
     let job = |id: &str, rank| job_of(nodes, id, rank, size);
     let tries: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
-        let tries = (0..TRIES).map(|_| {
-            let before = messages(&rt);
-            (0..STEPS).for_each(|_| step(&rt));
-            messages(&rt) - before
-        });
+        let tries = (0..TRIES).map(|_| (0..STEPS).map(|_| step(&rt)).sum());
         let tries = tries.collect();
         rt.term(LIMIT).expect("term");
         tries
@@ -65,6 +70,125 @@ fn a_segment_that_is_made_costs_each_member_its_registrations_alone() {
         rt.segment_delete(S0).expect("delete");
     };
     assert_few(nodes, &counted(nodes, size, make_one), "segment_create");
+}
+
+fn a_commit_goes_by_the_first_members_of_nodes() {
+    for (nodes, each) in [(24, 1), (8, 2), (5, 3), (4, 5), (2, 3)] {
+        let size = nodes * each;
+        let commit = |rt: &Runtime| {
+            let group = rt.group_create().expect("group");
+            all(rt).for_each(|rank| rt.group_add(group, rank).expect("add"));
+            // So that nobody is late, and all know what has been committed before.
+            meet(rt);
+            let before = messages(rt);
+            rt.group_commit(group, LIMIT).expect("commit");
+            let sent = messages(rt) - before;
+            rt.barrier(group, LIMIT).expect("barrier");
+            rt.group_delete(group).expect("delete");
+            sent
+        };
+        assert_few(nodes, &counted_of(nodes, size, commit), "a commit");
+    }
+}
+
+/// Uses of an id in a row without a step between them, each with the same or other members.
+fn commits_in_a_row_do_not_overtake_each_other() {
+    for (nodes, size) in [(2, 4), (3, 6), (5, 5), (4, 9)] {
+        let job = |id: &str, rank| job_of(nodes, id, rank, size);
+        run_jobs(size, &Config::default(), job, |rt| {
+            for round in 0..60_u16 {
+                let left_out = if round % 5 < 3 { None } else { Some(round % size as u16) };
+                if left_out == Some(rt.rank().0) {
+                    continue;
+                }
+                let group = rt.group_create().expect("group");
+                let members = (0..size as u16).filter(|rank| Some(*rank) != left_out);
+                members.for_each(|rank| rt.group_add(group, Rank(rank)).expect("add"));
+                rt.group_commit(group, LIMIT).unwrap_or_else(|e| panic!("round {round}: {e}"));
+                if round % 7 == 0 {
+                    rt.barrier(group, LIMIT).expect("barrier");
+                }
+                rt.group_delete(group).expect("delete");
+            }
+            meet(&rt);
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
+
+/// Lists differ where leaders would tell of them: all are told so, with both lists.
+fn differing_lists_are_told_to_all_nodes() {
+    // The last one is listed by one of them, and never commits.
+    let (nodes, size) = (4, 8);
+    let job = |id: &str, rank| job_of(nodes, id, rank, size);
+    run_jobs(size, &Config::default(), job, |rt| {
+        for odd in 0..size as u16 - 1 {
+            let group = rt.group_create().expect("group");
+            let end = if rt.rank().0 == odd { size as u16 } else { size as u16 - 1 };
+            if rt.rank().0 < size as u16 - 1 {
+                (0..end).for_each(|rank| rt.group_add(group, Rank(rank)).expect("add"));
+                let error = rt.group_commit(group, LIMIT).expect_err("lists differ").to_string();
+                for list in ["{0, 1, 2, 3, 4, 5, 6}", "{0, 1, 2, 3, 4, 5, 6, 7}"] {
+                    assert!(error.contains(list), "{error}");
+                }
+            }
+            rt.group_delete(group).expect("delete");
+            meet(&rt);
+            let group = rt.group_create().expect("group");
+            if rt.rank().0 < size as u16 - 1 {
+                let members = 0..size as u16 - 1;
+                members.for_each(|rank| rt.group_add(group, Rank(rank)).expect("add"));
+                rt.group_commit(group, LIMIT).expect("the next one");
+                rt.barrier(group, LIMIT).expect("barrier");
+            }
+            rt.group_delete(group).expect("delete");
+        }
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// Each rank leaves once it has committed, whichever way it has heard of the others.
+fn all_commit_a_group_of_ranks_that_leave_at_once() {
+    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8)] {
+        for _ in 0..5 {
+            let job = |id: &str, rank| job_of(nodes, id, rank, size);
+            run_jobs(size, &Config::default(), job, |rt| {
+                let group = rt.group_create().expect("group");
+                all(&rt).for_each(|rank| rt.group_add(group, rank).expect("add"));
+                rt.group_commit(group, LIMIT).expect("commit");
+                rt.term(LIMIT).expect("term");
+            });
+        }
+    }
+}
+
+/// The leader of a node has begun to commit, and computes, when others of its node come.
+fn a_leader_that_has_tried_keeps_nobody_from_the_commit() {
+    let (nodes, size) = (3, 9);
+    let (tried, over) = (ranks::Barrier::new(9), ranks::Barrier::new(9));
+    let job = |id: &str, rank| job_of(nodes, id, rank, size);
+    run_jobs(size, &Config::default(), job, |rt| {
+        for _ in 0..5 {
+            let leads = u32::from(rt.rank().0) < nodes;
+            let group = rt.group_create().expect("group");
+            all(&rt).for_each(|rank| rt.group_add(group, rank).expect("add"));
+            if leads {
+                let error = rt.group_commit(group, Timeout::Test).expect_err("others are late");
+                assert!(error.is_timeout(), "{error}");
+            }
+            tried.wait();
+            if !leads {
+                within(AT_ONCE, "the others' commit", || rt.group_commit(group, LIMIT))
+                    .expect("all have come");
+            }
+            over.wait();
+            if leads {
+                rt.group_commit(group, LIMIT).expect("continued");
+            }
+            rt.group_delete(group).expect("delete");
+        }
+        rt.term(LIMIT).expect("term");
+    });
 }
 
 fn groups_of_some_nodes_have_leaders_of_their_own() {
@@ -157,6 +281,11 @@ tests! {
     TCP:
         first_members_of_nodes_send_few_messages_and_others_none,
         a_segment_that_is_made_costs_each_member_its_registrations_alone,
+        a_commit_goes_by_the_first_members_of_nodes,
+        commits_in_a_row_do_not_overtake_each_other,
+        differing_lists_are_told_to_all_nodes,
+        all_commit_a_group_of_ranks_that_leave_at_once,
+        a_leader_that_has_tried_keeps_nobody_from_the_commit,
         groups_of_some_nodes_have_leaders_of_their_own,
         a_leader_that_has_tried_keeps_nobody_from_the_barrier,
         a_member_that_cannot_do_its_part_is_named_by_all,

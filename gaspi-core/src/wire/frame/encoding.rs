@@ -7,7 +7,8 @@ use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::codec::{DecodeError, Decoded, Fixed, Limit, Output, Reader, Writer};
 use crate::wire::fields::{Field, Form, Kinds, read_field, structs, variants, whole, write_field};
 use crate::wire::message::{
-    Announce, Arrival, GroupMessage, KEYS_MAX, Lines, MemoryKey, PairOffer, Pairing, RemoteCall,
+    Announce, Arrival, COMMITS_MAX, Commit, Digest, GroupMessage, KEYS_MAX, Lines, MemoryKey,
+    PairOffer, Pairing, RemoteCall,
 };
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
@@ -56,6 +57,7 @@ variants! { GroupMessage:
     15 => Arrive(arrival),
     26 => Lines { group, lines },
     27 => Leaving { group, step },
+    28 => Digest(digest),
 }
 
 structs! {
@@ -68,6 +70,8 @@ structs! {
         vouches
     }
     Announce { group, attempt, incarnation, ranks }
+    Digest { group, attempt, tag, digest, commits }
+    Commit { attempt, incarnation }
     Put { last, stream, remote, size as Size, notification, value }
     Stream { queue, generation }
     RemoteAddress { segment, generation, offset }
@@ -90,6 +94,15 @@ impl Field for Vec<Rank> {
     }
     fn read(reader: &mut Reader<'_>) -> Decoded<Vec<Rank>> {
         reader.list(Limit::u32(FRAME_MAX as u32), Field::read)
+    }
+}
+
+impl Field for Vec<Commit> {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        writer.list(self, Limit::u32(COMMITS_MAX), |writer, commit| commit.write(writer));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Vec<Commit>> {
+        reader.list(Limit::u32(COMMITS_MAX), Field::read)
     }
 }
 

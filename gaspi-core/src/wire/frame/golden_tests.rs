@@ -3,7 +3,9 @@
 
 use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
-use crate::wire::message::{Announce, Arrival, GroupMessage, Lines, MemoryKey, PairOffer, Pairing};
+use crate::wire::message::{
+    Announce, Arrival, Commit, Digest, GroupMessage, Lines, MemoryKey, PairOffer, Pairing,
+};
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
 const STREAM: Stream = Stream { queue: QueueId(0x21), generation: 0x2223_2425 };
@@ -64,6 +66,9 @@ fn groups() -> Vec<Frame> {
     let announce = |incarnation, ranks| {
         of_group(GroupMessage::Announce(Announce { group, attempt, incarnation, ranks }))
     };
+    let digest = |commits| {
+        of_group(GroupMessage::Digest(Digest { group, attempt, tag: 3, digest: 0x99, commits }))
+    };
     vec![
         announce(0x1213, vec![Rank(1), Rank(0x203)]),
         announce(0, vec![]),
@@ -75,6 +80,11 @@ fn groups() -> Vec<Frame> {
         lines(vec![]),
         lines(vec![7, u64::MAX, 8]),
         of_group(GroupMessage::Leaving { group, step: REQUEST }),
+        digest(vec![]),
+        digest(vec![
+            Commit { attempt, incarnation: 0x1213 },
+            Commit { attempt: 1, incarnation: 2 },
+        ]),
     ]
 }
 

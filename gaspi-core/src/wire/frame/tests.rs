@@ -5,7 +5,7 @@ use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::message::{
-    Announce, Arrival, GroupMessage, KEYS_MAX, Lines, MemoryKey, PairOffer, Pairing,
+    Announce, Arrival, Commit, Digest, GroupMessage, KEYS_MAX, Lines, MemoryKey, PairOffer, Pairing,
 };
 use proptest::prelude::*;
 
@@ -127,6 +127,13 @@ fn groups() -> impl Strategy<Value = Frame> {
             |(group, attempt, round, dead, reason)| {
                 let (group, dead) = (GroupId(group), dead.map(Rank));
                 of_group(GroupMessage::Abort { group, attempt, round, dead, reason })
+            }
+        ),
+        (any::<u8>(), any::<u64>(), any::<u8>(), any::<u64>(), any::<Vec<(u64, u32)>>()).prop_map(
+            |(group, attempt, tag, digest, commits)| {
+                let commit = |(attempt, incarnation)| Commit { attempt, incarnation };
+                let (group, commits) = (GroupId(group), commits.into_iter().map(commit).collect());
+                of_group(GroupMessage::Digest(Digest { group, attempt, tag, digest, commits }))
             }
         ),
         arrival().prop_map(|arrival| of_group(GroupMessage::Arrive(arrival))),

@@ -1,0 +1,418 @@
+//! Commits of ranks whose messages are delivered by hand: in order between two ranks, and in any
+//! order else, as a seed says.
+
+use super::*;
+use crate::control::leaders::Leaders;
+use crate::group::FIRST_INCARNATION;
+
+const GROUP: GroupId = GroupId(1);
+
+/// Numbers from a seed (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ mixed >> 31) % end as u64) as usize
+    }
+}
+
+/// How the members of a commit stand with it.
+#[derive(Debug, Clone, PartialEq)]
+enum End {
+    Agreed(u32),
+    Failed(String),
+}
+
+struct Job {
+    boards: Vec<Board>,
+    /// The node of each rank, and whether leaders tell along a tree.
+    nodes: Vec<u32>,
+    is_tree: bool,
+    under_way: BTreeMap<(usize, usize), VecDeque<GroupMessage>>,
+    /// Messages to ranks of other nodes, by sender.
+    sent: Vec<usize>,
+}
+
+impl Job {
+    fn new(nodes: Vec<u32>, is_tree: bool) -> Job {
+        let boards = (0..nodes.len()).map(|me| Board::new(Rank(me as u16), 2)).collect();
+        let sent = vec![0; nodes.len()];
+        Job { boards, nodes, is_tree, under_way: BTreeMap::new(), sent }
+    }
+
+    fn route(&self, list: &[Rank], me: usize) -> Option<Route> {
+        let mut known: Vec<u32> = Vec::new();
+        let node_of = list.iter().map(|rank| {
+            let node = self.nodes[rank.index()];
+            let at = known.iter().position(|other| *other == node);
+            at.unwrap_or_else(|| {
+                known.push(node);
+                known.len() - 1
+            }) as u32
+        });
+        let node_of: Box<[u32]> = node_of.collect();
+        let me = list.iter().position(|rank| rank.index() == me)?;
+        let is_one_each = known.len() == list.len();
+        if known.len() < 2 || is_one_each && known.len() < 4 {
+            return None;
+        }
+        Leaders::new(&list.into(), node_of, me, self.is_tree).route(me)
+    }
+
+    /// Has a rank send what is due.
+    fn post(&mut self, me: usize) {
+        let mut goes_on = false;
+        while let Some(Outbound { to, message, .. }) = self.boards[me].next_due(GROUP, goes_on) {
+            goes_on = true;
+            for to in to.iter().map(|rank| rank.index()).filter(|to| *to != me) {
+                self.sent[me] += usize::from(self.nodes[to] != self.nodes[me]);
+                self.under_way.entry((me, to)).or_default().push_back(message.clone());
+            }
+        }
+    }
+
+    fn begin(&mut self, me: usize, list: &[Rank]) {
+        let route = self.route(list, me);
+        self.boards[me].begin(GROUP, list, || route);
+        self.post(me);
+    }
+
+    fn tell_all(&mut self, me: usize) {
+        self.boards[me].tell_all(GROUP);
+        self.post(me);
+    }
+
+    /// Delivers the next message of one of the pairs, if there is any.
+    fn deliver(&mut self, random: &mut Random) -> bool {
+        self.under_way.retain(|_, messages| !messages.is_empty());
+        if self.under_way.is_empty() {
+            return false;
+        }
+        let at = random.below(self.under_way.len());
+        let Some((pair, messages)) = self.under_way.iter_mut().nth(at) else { return false };
+        let ((from, to), message) = (*pair, messages.pop_front());
+        let (peer, board) = (Rank(from as u16), &mut self.boards[to]);
+        match message.expect("it is not empty") {
+            GroupMessage::Announce(announce) => board.announced(peer, announce),
+            GroupMessage::Digest(digest) => board.digested(peer, digest),
+            GroupMessage::Withdraw { group, attempt } => board.withdrawn(peer, group, attempt),
+            GroupMessage::Abort { group, attempt, round, dead, reason } => {
+                let abort = Abort { reporter: peer, dead, reason };
+                board.aborted(peer, group, attempt, round, &abort);
+            }
+            other => panic!("no message of a commit: {other:?}"),
+        }
+        self.post(to);
+        true
+    }
+
+    /// The end of a rank's commit, if it has come to one.
+    fn end(&mut self, me: usize) -> Option<End> {
+        let end = match self.boards[me].standing(GROUP, |_| false, |_| false) {
+            Standing::Waiting(_) => return None,
+            Standing::Agreed(incarnation) => {
+                self.boards[me].agreed(GROUP, incarnation);
+                End::Agreed(incarnation)
+            }
+            Standing::Differs(reason) | Standing::Aborted(Abort { reason, .. }) => {
+                self.boards[me].fail(GROUP, None, reason.clone());
+                self.post(me);
+                End::Failed(reason)
+            }
+            Standing::Unreachable(error) => panic!("{error}"),
+        };
+        Some(end)
+    }
+}
+
+fn ranks(of: impl Iterator<Item = usize>) -> Arc<[Rank]> {
+    of.map(|rank| Rank(rank as u16)).collect()
+}
+
+/// Ranks commit one list after the other, each as fast as it can, with or without a step between.
+struct Script {
+    job: Job,
+    lists: Vec<Arc<[Rank]>>,
+    /// By rank: the list it has begun or begins next, and the ends of all before.
+    at: Vec<usize>,
+    has_begun: Vec<bool>,
+    ends: Vec<Vec<Option<u32>>>,
+}
+
+impl Script {
+    fn new(job: Job, lists: Vec<Arc<[Rank]>>) -> Script {
+        let n = job.nodes.len();
+        let ends = vec![vec![None; lists.len()]; n];
+        let mut script = Script { job, lists, at: vec![0; n], has_begun: vec![false; n], ends };
+        (0..n).for_each(|me| script.skip(me));
+        script
+    }
+
+    fn skip(&mut self, me: usize) {
+        let is_mine = |list: &Arc<[Rank]>| list.contains(&Rank(me as u16));
+        while self.lists.get(self.at[me]).is_some_and(|list| !is_mine(list)) {
+            self.at[me] += 1;
+        }
+    }
+
+    /// Something that a rank may do next; whether it had an effect.
+    fn act(&mut self, random: &mut Random, patience: usize) {
+        let me = random.below(self.at.len());
+        let at = self.at[me];
+        let Some(list) = self.lists.get(at).cloned() else { return };
+        if !self.has_begun[me] {
+            // Some have met in between: all members have seen the end of the one before.
+            let before = (0..at).rev().find(|at| self.ends[me][*at].is_some());
+            if let Some(before) = before
+                && self.lists[before].iter().all(|rank| self.ends[rank.index()][before].is_some())
+                && let Some(incarnation) = self.ends[me][before]
+                && random.below(2) == 0
+            {
+                self.job.boards[me].all_know(GROUP, incarnation);
+            }
+            self.job.begin(me, &list);
+            self.has_begun[me] = true;
+        } else if random.below(patience) == 0 {
+            self.job.tell_all(me);
+        }
+        if let Some(end) = self.job.end(me) {
+            let End::Agreed(incarnation) = end else { panic!("rank {me}, commit {at}: {end:?}") };
+            self.ends[me][at] = Some(incarnation);
+            (self.at[me], self.has_begun[me]) = (at + 1, false);
+            self.skip(me);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.at.iter().all(|at| *at == self.lists.len())
+    }
+
+    fn run(&mut self, random: &mut Random, patience: usize, what: &str) {
+        for _ in 0..1_000_000 {
+            if self.is_over() {
+                break;
+            }
+            if random.below(2) == 0 {
+                self.job.deliver(random);
+            } else {
+                self.act(random, patience);
+            }
+        }
+        assert!(self.is_over(), "{what}: hangs at {:?} of {:?}", self.at, self.lists);
+        for (at, list) in self.lists.iter().enumerate() {
+            let ends: Vec<_> = list.iter().map(|rank| self.ends[rank.index()][at]).collect();
+            assert!(ends.iter().all(|end| *end == ends[0]), "{what}, commit {at}: {ends:?}");
+        }
+        for ends in &self.ends {
+            let ends: Vec<u32> = ends.iter().flatten().copied().collect();
+            assert!(ends.is_sorted_by(|one, next| one < next), "{what}: {ends:?}");
+        }
+    }
+}
+
+#[test]
+fn all_agree_on_each_of_many_commits_of_one_id() {
+    for seed in 0..400 {
+        let mut random = Random(seed);
+        let n = 2 + random.below(7);
+        let nodes: Vec<u32> = (0..n).map(|_| random.below(4) as u32).collect();
+        let job = Job::new(nodes.clone(), random.below(2) == 0);
+        let mut lists: Vec<Arc<[Rank]>> = Vec::new();
+        for _ in 0..12 {
+            match lists.last() {
+                // Often the same again.
+                Some(last) if random.below(3) > 0 => lists.push(Arc::clone(last)),
+                _ => {
+                    let least = random.below(3);
+                    let is_in: Vec<bool> = (0..n).map(|_| random.below(3) >= least).collect();
+                    let list = ranks((0..n).filter(|rank| is_in[*rank]));
+                    lists.push(if list.is_empty() { ranks(0..n) } else { list });
+                }
+            }
+        }
+        let patience = [3, 30, 3000][random.below(3)];
+        let what = format!("seed {seed}, nodes {nodes:?}, patience {patience}");
+        Script::new(job, lists).run(&mut random, patience, &what);
+    }
+}
+
+#[test]
+fn messages_are_few_where_nobody_is_late() {
+    for (nodes, each) in [(2, 2), (3, 2), (4, 1), (5, 3), (8, 1), (16, 5), (64, 1)] {
+        for is_tree in [false, true] {
+            let n = nodes * each;
+            let scattered = (0..n).map(|rank| (rank % nodes) as u32).collect();
+            let lists = vec![ranks(0..n); 3];
+            let mut script = Script::new(Job::new(scattered, is_tree), lists);
+            let what = format!("{nodes} nodes of {each}, tree {is_tree}");
+            script.run(&mut Random(7), usize::MAX, &what);
+            let (leaders, others) = script.job.sent.split_at(nodes);
+            assert!(others.iter().all(|sent| *sent == 0), "{what}: {:?}", script.job.sent);
+            let rounds = nodes.next_power_of_two().trailing_zeros() as usize;
+            let all: usize = leaders.iter().sum();
+            let expected = if is_tree { 2 * (nodes - 1) } else { nodes * rounds };
+            assert_eq!(all, 3 * expected, "{what}");
+            assert!(is_tree || leaders.iter().all(|sent| *sent == 3 * rounds), "{what}");
+        }
+    }
+}
+
+/// One of them commits another list, and tells all whom it lists; then all commit the same.
+#[test]
+fn a_list_that_differs_fails_on_all_and_the_next_one_succeeds() {
+    for seed in 0..300 {
+        let mut random = Random(seed);
+        let n = 4 + random.below(5);
+        let nodes: Vec<u32> = (0..n).map(|rank| rank as u32 % 3).collect();
+        let mut job = Job::new(nodes, random.below(2) == 0);
+        let whole = ranks(0..n - 1);
+        let is_patient = random.below(2) == 0;
+        let patience = if is_patient { usize::MAX } else { 100 };
+        for round in 0..4 {
+            let what = format!("seed {seed}, round {round}");
+            let odd = random.below(n - 1);
+            if is_patient && odd % 3 == (n - 1) % 3 {
+                // As a leader it waits for the one that never commits, and has nothing to tell.
+                continue;
+            }
+            let list_of = |me| if me == odd { ranks(0..n) } else { Arc::clone(&whole) };
+            let lists: Vec<_> = (0..n - 1).map(list_of).collect();
+            for (differs, lists) in [(true, lists), (false, vec![Arc::clone(&whole); n - 1])] {
+                let mut ends = vec![None; n - 1];
+                let mut begun = vec![false; n - 1];
+                for _ in 0..200_000 {
+                    let me = random.below(n - 1);
+                    if random.below(2) == 0 {
+                        job.deliver(&mut random);
+                    } else if ends[me].is_none() {
+                        if !std::mem::replace(&mut begun[me], true) {
+                            job.begin(me, &lists[me]);
+                        } else if random.below(patience) == 0 {
+                            job.tell_all(me);
+                        }
+                        ends[me] = job.end(me);
+                    }
+                    if ends.iter().all(Option::is_some) {
+                        break;
+                    }
+                }
+                while job.deliver(&mut random) {}
+                for (me, end) in ends.iter().enumerate() {
+                    match end {
+                        Some(End::Failed(why)) if differs => {
+                            assert!(why.contains(&list(&whole)), "{what}, rank {me}: {why}");
+                        }
+                        Some(End::Agreed(_)) if !differs => assert_eq!(end, &ends[0], "{what}"),
+                        other => panic!("{what}, rank {me}, differs {differs}: {other:?}"),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A member gives up before the last one has begun, and commits again.
+#[test]
+fn a_commit_that_was_given_up_does_not_count() {
+    for seed in 0..200 {
+        let mut random = Random(seed);
+        let n = 4 + random.below(5);
+        let nodes: Vec<u32> = (0..n).map(|rank| rank as u32 % 3).collect();
+        let mut job = Job::new(nodes, random.below(2) == 0);
+        let whole = ranks(0..n);
+        for round in 0..4 {
+            let (gives_up, late) = (random.below(n), random.below(n));
+            if gives_up == late {
+                continue;
+            }
+            (0..n).filter(|me| *me != late).for_each(|me| job.begin(me, &whole));
+            for _ in 0..random.below(60) {
+                job.deliver(&mut random);
+            }
+            job.boards[gives_up].withdraw(GROUP);
+            job.post(gives_up);
+            while job.deliver(&mut random) {}
+            assert!((0..n).all(|me| job.end(me).is_none()), "seed {seed}: one has not begun");
+            job.begin(late, &whole);
+            while job.deliver(&mut random) {}
+            assert!(job.end(late).is_none(), "seed {seed}, round {round}: one has given up");
+            job.begin(gives_up, &whole);
+            while job.deliver(&mut random) {}
+            let ends: Vec<_> = (0..n).map(|me| job.end(me)).collect();
+            assert!(matches!(ends[0], Some(End::Agreed(_))), "seed {seed}: {ends:?}");
+            assert!(ends.iter().all(|end| *end == ends[0]), "seed {seed}: {ends:?}");
+        }
+    }
+}
+
+impl Job {
+    fn expect_agreed(&mut self, members: &[usize]) {
+        for me in members {
+            assert!(matches!(self.end(*me), Some(End::Agreed(_))), "rank {me} has not committed");
+        }
+    }
+}
+
+/// What leaders have told a node is lost, and its leader asks for it by its own list.
+#[test]
+fn members_that_have_committed_answer_one_that_has_not() {
+    for others_go_on in [false, true] {
+        let mut random = Random(3);
+        let mut job = Job::new(vec![0, 0, 1, 1, 2, 2, 3], false);
+        let list = ranks(0..4);
+        (0..4).for_each(|me| job.begin(me, &list));
+        // Until the first node has committed; of the second one, only its members know.
+        let mut lost = VecDeque::new();
+        while job.under_way.values().any(|messages| !messages.is_empty()) {
+            lost.extend(job.under_way.remove(&(0, 2)).unwrap_or_default());
+            job.deliver(&mut random);
+        }
+        job.expect_agreed(&[0, 1]);
+        assert!(job.end(2).is_none() && job.end(3).is_none(), "their leader knows of none");
+        if others_go_on {
+            // With members that know nothing of the first list.
+            let next: Arc<[Rank]> = [0, 4, 5, 6].map(Rank).into();
+            [0, 4, 5, 6].into_iter().for_each(|me| job.begin(me, &next));
+            while job.deliver(&mut random) {}
+            job.expect_agreed(&[0, 4, 5, 6]);
+        }
+        job.tell_all(2);
+        while job.deliver(&mut random) {}
+        job.expect_agreed(&[2, 3]);
+        if !others_go_on {
+            // What comes late does not count for the next one, which goes by leaders again.
+            job.under_way.insert((0, 2), lost);
+            while job.deliver(&mut random) {}
+            (0..4).for_each(|me| job.boards[me].all_know(GROUP, FIRST_INCARNATION));
+            let sent: usize = job.sent.iter().sum();
+            (0..4).for_each(|me| job.begin(me, &list));
+            while job.deliver(&mut random) {}
+            job.expect_agreed(&[0, 1, 2, 3]);
+            assert_eq!(job.sent.iter().sum::<usize>() - sent, 2, "one by each leader");
+        }
+    }
+}
+
+#[test]
+fn messages_that_come_twice_count_once() {
+    for seed in 0..100 {
+        let mut random = Random(seed);
+        let mut job = Job::new(vec![0, 1, 2, 3, 0, 1], false);
+        let whole = ranks(0..6);
+        for _ in 0..4 {
+            (0..6).for_each(|me| job.begin(me, &whole));
+            // As a connection that broke sends again what may be lost.
+            for messages in job.under_way.values_mut() {
+                let again = messages.clone();
+                messages.extend(again);
+            }
+            while job.deliver(&mut random) {}
+            let ends: Vec<_> = (0..6).map(|me| job.end(me)).collect();
+            assert!(matches!(ends[0], Some(End::Agreed(_))), "seed {seed}: {ends:?}");
+            assert!(ends.iter().all(|end| *end == ends[0]), "seed {seed}: {ends:?}");
+        }
+    }
+}
