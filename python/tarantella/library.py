@@ -30,7 +30,7 @@ REVERSE = 1
 _rank_t = ctypes.c_ushort
 _group_t = ctypes.c_ubyte
 _timeout_t = ctypes.c_ulong
-_size_t = ctypes.c_ulong
+size_t = ctypes.c_ulong
 
 
 class Piece(ctypes.Structure):
@@ -49,7 +49,7 @@ class FusionTensor(ctypes.Structure):
 class FusionOptions(ctypes.Structure):
     """gaspi_fusion_options_t."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("op", ctypes.c_uint64), ("threshold", _size_t), ("limit", _size_t),
+    _fields_ = [("size", ctypes.c_size_t), ("op", ctypes.c_uint64), ("threshold", size_t), ("limit", size_t),
                 ("algorithm", ctypes.c_char_p), ("order", ctypes.c_uint), ("contributions", ctypes.c_uint),
                 ("wire", ctypes.c_uint), ("background", ctypes.c_uint), ("mode", ctypes.c_uint),
                 ("reserved", ctypes.c_uint)]
@@ -69,16 +69,16 @@ _DECLARATIONS = {
     "gaspi_group_add": [_group_t, _rank_t],
     "gaspi_group_commit": [_group_t, _timeout_t],
     "gaspi_group_delete": [_group_t],
-    "gaspi_error_detail": [ctypes.c_char_p, _size_t],
+    "gaspi_error_detail": [ctypes.c_char_p, size_t],
     "gaspi_coll_allreduce": [_void, _void, _uint64, _int, _uint64, _group_t, _void, _timeout_t],
     "gaspi_coll_broadcast": [_void, _void, _uint64, _int, _rank_t, _group_t, _void, _timeout_t],
-    "gaspi_coll_broadcast_list": [_void, _size_t, _rank_t, _group_t, _void, _timeout_t],
+    "gaspi_coll_broadcast_list": [_void, size_t, _rank_t, _group_t, _void, _timeout_t],
     "gaspi_coll_allgather": [_void, _void, _uint64, _int, _group_t, _void, _timeout_t],
     "gaspi_coll_allgatherv": [_void, _void, _void, _void, _int, _group_t, _void, _timeout_t],
     "gaspi_coll_barrier": [_group_t, _void, _timeout_t],
-    "gaspi_fusion_create": [_void, _size_t, _group_t, _void, _void, _timeout_t],
+    "gaspi_fusion_create": [_void, size_t, _group_t, _void, _void, _timeout_t],
     "gaspi_fusion_buckets": [_uint64, _void],
-    "gaspi_fusion_bucket": [_uint64, _size_t, _void],
+    "gaspi_fusion_bucket": [_uint64, size_t, _void],
     "gaspi_fusion_free": [_uint64],
 }
 
