@@ -1,0 +1,252 @@
+//! Stage `training`: the wheel, installed in environments with TensorFlow and without; unit tests,
+//! jobs of several ranks, examples.
+//!
+//! A test is found by its name: `python/tests/unit/test_*.py` are unit tests, which need no
+//! TensorFlow; `python/tests/jobs/job_*.py` are programs that run on any number of ranks, end with
+//! 0 and say `N passed`; `python/examples/*.py` take `--quick`.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use crate::process::{self, End, guarded};
+use crate::result::Result;
+use crate::suite::{Context, Count, result_line};
+use crate::{python, wheel, workspace};
+
+/// An environment to test in.
+struct Environment {
+    name: &'static str,
+    /// The Python that it takes: the first of these that there is.
+    versions: &'static [&'static str],
+    packages: &'static [&'static str],
+    /// Numbers of ranks in the usual tier; none: not in it.
+    ranks: &'static [usize],
+    /// And in the full one.
+    full_ranks: &'static [usize],
+    variables: &'static [(&'static str, &'static str)],
+}
+
+const fn full_only(
+    name: &'static str,
+    versions: &'static [&'static str],
+    packages: &'static [&'static str],
+) -> Environment {
+    Environment { name, versions, packages, ranks: &[], full_ranks: &[2], variables: &[] }
+}
+
+/// Data of the tests come from scikit-learn. The first is that of unit tests and examples.
+const ENVIRONMENTS: [Environment; 11] = [
+    Environment {
+        name: "tf-2.21",
+        versions: &["3.11"],
+        packages: &["tensorflow-cpu==2.21.0", "scikit-learn"],
+        ranks: &[2, 3],
+        full_ranks: &[1, 2, 3, 4],
+        variables: &[],
+    },
+    Environment {
+        name: "tf-2.15",
+        versions: &["3.11"],
+        packages: &["tensorflow-cpu==2.15.1", "scikit-learn"],
+        ranks: &[2],
+        full_ranks: &[1, 2, 3, 4],
+        variables: &[],
+    },
+    full_only(
+        "tf-2.10",
+        &["3.10", "3.9"],
+        &["tensorflow-cpu==2.10.1", "scikit-learn", "numpy<2", "protobuf<3.20"],
+    ),
+    full_only("tf-2.12", &["3.11", "3.10"], &["tensorflow-cpu==2.12.1", "scikit-learn"]),
+    full_only("tf-2.13", &["3.11", "3.10"], &["tensorflow-cpu==2.13.1", "scikit-learn"]),
+    full_only("tf-2.16", &["3.12", "3.11"], &["tensorflow-cpu==2.16.2", "scikit-learn"]),
+    full_only("tf-2.17", &["3.12", "3.11"], &["tensorflow-cpu==2.17.1", "scikit-learn"]),
+    full_only("tf-2.18", &["3.12", "3.11"], &["tensorflow-cpu==2.18.1", "scikit-learn"]),
+    full_only("tf-2.19", &["3.12", "3.11"], &["tensorflow-cpu==2.19.1", "scikit-learn"]),
+    full_only("tf-2.20", &["3.13", "3.12", "3.11"], &["tensorflow-cpu==2.20.0", "scikit-learn"]),
+    Environment {
+        name: "tf-keras",
+        versions: &["3.11"],
+        packages: &["tensorflow-cpu==2.18.1", "tf_keras==2.18.0", "scikit-learn"],
+        ranks: &[],
+        full_ranks: &[2],
+        variables: &[("TF_USE_LEGACY_KERAS", "1")],
+    },
+];
+/// Pythons in which the wheel has to work without TensorFlow, where there are such.
+const PYTHONS: [&str; 5] = ["3.11", "3.9", "3.10", "3.12", "3.13"];
+/// Ranks of an example.
+const EXAMPLE_RANKS: usize = 2;
+
+/// The stage, and what it has found so far.
+struct Training<'a> {
+    context: &'a Context,
+    wheel: PathBuf,
+    count: Count,
+}
+
+pub(crate) fn stage(context: &Context) -> Result<Count> {
+    let begin = Instant::now();
+    let interpreter = python::find(ENVIRONMENTS[0].versions)?;
+    let wheel = wheel::build(&interpreter, &workspace::target().join("wheel"))?;
+    note("the wheel", begin);
+    let mut training = Training { context, wheel, count: Count::default() };
+    for (number, environment) in ENVIRONMENTS.iter().enumerate() {
+        let ranks = if context.full { environment.full_ranks } else { environment.ranks };
+        if !ranks.is_empty() {
+            training.test(environment, ranks, number == 0)?;
+        }
+    }
+    training.installs()?;
+    Ok(training.count)
+}
+
+fn note(what: &str, begin: Instant) {
+    println!("training: {what}: {:.1} s", begin.elapsed().as_secs_f64());
+}
+
+impl Training<'_> {
+    /// All that runs in one environment.
+    fn test(&mut self, environment: &Environment, ranks: &[usize], first: bool) -> Result<()> {
+        let begin = Instant::now();
+        // An environment that cannot be had is a failure, never left out.
+        let interpreter = python::find(environment.versions)?;
+        let directory = python::environment(environment.name, &interpreter, environment.packages)?;
+        self.install(&directory)?;
+        note(&format!("{}: environment", environment.name), begin);
+        if first {
+            self.unit_tests(&directory)?;
+        }
+        let jobs = self.chosen("python/tests/jobs", "job_")?;
+        for ranks in ranks {
+            for job in &jobs {
+                self.job(environment, &directory, *ranks, job, &[])?;
+            }
+        }
+        if first {
+            for example in self.chosen("python/examples", "")? {
+                self.job(environment, &directory, EXAMPLE_RANKS, &example, &["--quick"])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Programs of a folder whose names begin so, those that the command line chooses.
+    fn chosen(&self, folder: &str, beginning: &str) -> Result<Vec<PathBuf>> {
+        let filters = &self.context.filters;
+        let mut files = programs(folder, beginning)?;
+        files.retain(|file| {
+            let name = file.file_name().unwrap_or_default().to_string_lossy();
+            filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
+        });
+        Ok(files)
+    }
+
+    fn install(&self, directory: &Path) -> Result<()> {
+        let wheel = self.wheel.display().to_string();
+        python::pip(directory, &["--force-reinstall", "--no-deps", &wheel])
+    }
+
+    fn unit_tests(&mut self, directory: &Path) -> Result<()> {
+        let mut runner = Command::new(directory.join("bin/python"));
+        runner.arg(workspace::root().join("python/tests/run_unit.py")).args(&self.context.filters);
+        runner.env("GASPI_TOOLS", directory.join("bin")).env("CUDA_VISIBLE_DEVICES", "-1");
+        let mut found = Count::default();
+        let end = guarded(&mut runner, self.context.limit, |line| {
+            if let Some(result) = line.strip_prefix("test result: ") {
+                found = found + result_line(result);
+            }
+        })?;
+        self.take("unit tests", end, found);
+        Ok(())
+    }
+
+    /// Runs a program on several ranks.
+    fn job(
+        &mut self,
+        environment: &Environment,
+        directory: &Path,
+        ranks: usize,
+        program: &Path,
+        arguments: &[&str],
+    ) -> Result<()> {
+        let begin = Instant::now();
+        let mut command = Command::new(directory.join("bin/tarantella"));
+        command.args(["-n", &ranks.to_string(), "--no-gpu", "--"]).arg(program).args(arguments);
+        command.envs(environment.variables.iter().copied());
+        let scratch = workspace::scratch_of_process("training")?;
+        command.current_dir(&scratch);
+        if self.context.full {
+            command.env("GASPI_TEST_FULL", "1");
+        }
+        let mut found = Count::default();
+        let end = guarded(&mut command, self.context.limit, |line| {
+            if let Some(passed) = line.strip_suffix(" passed").and_then(|n| n.parse().ok()) {
+                found = found + Count { passed, failed: 0 };
+            }
+        })?;
+        workspace::remove(&scratch)?;
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        let what = format!("{}, {ranks} ranks, {name}", environment.name);
+        note(&what, begin);
+        if arguments.is_empty() {
+            self.take(&what, end, found);
+        } else {
+            // An example says nothing of tests.
+            self.take(&what, end, Count::ONE);
+        }
+        Ok(())
+    }
+
+    /// Counts what a program did; one that failed, or ran nothing, is a failure.
+    fn take(&mut self, what: &str, end: End, found: Count) {
+        self.count = self.count + found;
+        let reason = match end {
+            End::Success if found.passed > 0 || !self.context.filters.is_empty() => return,
+            End::Success => "it ran no test".to_owned(),
+            End::Failure(reason) => reason,
+        };
+        println!("training: FAILED: {what}: {reason}");
+        if found.failed == 0 {
+            self.count.failed += 1;
+        }
+    }
+
+    /// The wheel in fresh environments without TensorFlow: import, ranks, the command, the tools.
+    fn installs(&mut self) -> Result<()> {
+        if !self.context.filters.is_empty() {
+            return Ok(());
+        }
+        let versions = if self.context.full { &PYTHONS[..] } else { &PYTHONS[..1] };
+        for version in versions {
+            let begin = Instant::now();
+            let Some(interpreter) = python::of_version(version) else {
+                println!("training: NOT RUN: there is no Python {version} to install the wheel in");
+                continue;
+            };
+            let directory = workspace::target().join("training").join(format!("bare-{version}"));
+            workspace::remove(&directory)?;
+            process::output(Command::new(interpreter).args(["-m", "venv"]).arg(&directory))?;
+            python::pip(&directory, &[&self.wheel.display().to_string()])?;
+            let mut check = Command::new(directory.join("bin/python"));
+            check.arg(workspace::root().join("python/tests/check_install.py"));
+            // Nothing of this checkout, and no compiler.
+            check.env_clear().env("PATH", "/nonexistent").current_dir("/");
+            let end = guarded(&mut check, self.context.limit, |_| {})?;
+            let what = format!("installed in Python {version}");
+            note(&what, begin);
+            self.take(&what, end, Count::ONE);
+        }
+        Ok(())
+    }
+}
+
+/// Programs of a folder whose names begin so.
+fn programs(folder: &str, beginning: &str) -> Result<Vec<PathBuf>> {
+    let mut files = workspace::files(&workspace::root().join(folder), "py")?;
+    files.retain(|file| {
+        file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning))
+    });
+    if files.is_empty() { Err(format!("there is no program in {folder}")) } else { Ok(files) }
+}
