@@ -5,16 +5,20 @@ the user's own class, `base`. Functions take `(model, base, kwargs)`; `kwargs` h
 """
 
 import contextlib
-import math
+import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
 
-from .. import collectives, data, errors, log, ranks, settings
+from .. import collectives, data, log, ranks, settings
 from . import callbacks as callback_lists
 from . import flavour, is_keras3, metrics, sources
 from .sources import Request, Source
+
+
+# Loops that run for a model; more than one where a callback calls evaluate.
+_depths: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 
 # ==== What a call begins with ====
@@ -47,8 +51,7 @@ class Call:
         """Around Keras' own loop: output on the master only, errors of the data pipeline as they were raised."""
         quiet = not (ranks.is_master_rank() or settings.get().output_on_all_devices)
         interactive = _quieten(self.keras) if quiet else None
-        depth = self.model.__dict__.get("_tnt_depth", 0)
-        object.__setattr__(self.model, "_tnt_depth", depth + 1)
+        _depths[self.model] = _depths.get(self.model, 0) + 1
         try:
             yield
         except tf.errors.OpError as error:
@@ -56,7 +59,7 @@ class Call:
                 raise self.watch.error from None
             raise error
         finally:
-            object.__setattr__(self.model, "_tnt_depth", depth)
+            _depths[self.model] -= 1
             if interactive:
                 self.keras.utils.enable_interactive_logging()
 
@@ -68,7 +71,7 @@ class Call:
 
 def in_loop(model: Any) -> bool:
     """Whether a loop of this module runs for a model: then callbacks are what calls."""
-    return model.__dict__.get("_tnt_depth", 0) > 0
+    return _depths.get(model, 0) > 0
 
 
 def _quieten(keras: Any) -> bool:
