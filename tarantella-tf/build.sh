@@ -12,6 +12,9 @@ trap 'rm -rf "$stub"' EXIT
 "${CC:-cc}" -shared -fPIC -Wl,-soname,libtensorflow_framework.so.2 -o "$stub/libtensorflow_framework.so" \
   "$stub/empty.c"
 "$compiler" -std=c++17 -O2 -fPIC -shared -fvisibility=hidden -fno-exceptions -fno-rtti -Wall -Wextra -Werror \
-  -nodefaultlibs -I "$here/../include" -I "$here/src" -o "$out/libtarantella_tf.so" "$here/src/operators.cc" \
+  -nodefaultlibs -I "$here/../include" -I "$here/src" -o "$stub/libtarantella_tf.so" "$here/src/operators.cc" \
   -Wl,-soname,libtarantella_tf.so -Wl,-rpath,'$ORIGIN' -Wl,--no-as-needed \
   -L "$stub" -ltensorflow_framework -Wl,--as-needed "$out/libgaspi.so.1" -lc -lgcc
+# Renamed into place: a process may have the former one mapped.
+cp "$stub/libtarantella_tf.so" "$out/.libtarantella_tf.so.new"
+mv "$out/.libtarantella_tf.so.new" "$out/libtarantella_tf.so"

@@ -187,16 +187,27 @@ def _allreduce_list(arrays: List[np.ndarray], word: str, number: int) -> List[np
 
 
 def broadcast(x: Any, root: int = 0, group: Optional[Group] = None) -> Any:
-    """The root's `x` on all ranks, which give arrays of the same shapes and types."""
+    """The root's `x` on all ranks, which give arrays of the same shapes and types.
+
+    Variables of a model or an optimizer get the root's values too.
+    """
     number = _group_number(group)
     source = ranks.job_rank(root)
     if _is_list(x):
         copies = [np.array(_array(item), order="C") for item in x]
         broadcast_into(copies, source, number)
+        for item, copy in zip(x, copies):
+            _assign(item, copy)
         return copies
     copy = np.array(_array(x), order="C")
     broadcast_into([copy], source, number)
+    _assign(x, copy)
     return _like(x, copy)
+
+
+def _assign(item: Any, value: np.ndarray) -> None:
+    if hasattr(item, "assign"):
+        item.assign(value)
 
 
 def broadcast_into(arrays: Sequence[np.ndarray], source: int, number: int) -> None:

@@ -381,7 +381,8 @@ void control_finish(void *state, TF_OpKernelContext *context) {
          static_cast<long long>(differs));
     return;
   }
-  put_scalar(context, 0, line[0]);
+  // The caller adds it to its count of steps: an operator whose output is not used may be left out.
+  put_scalar(context, 0, 1);
 }
 
 // ---- Gather: rows of a sparse gradient from all ranks ----
@@ -510,8 +511,8 @@ __attribute__((constructor)) void register_operators() {
   provide("TarantellaControlStart", nullptr, control_start_arguments, create<0>, control_start);
 
   static const char *const control_finish_inputs[] = {"token: int64", nullptr};
-  static const char *const control_finish_arguments[] = {"token", "stop", nullptr};
-  define("TarantellaControlFinish", slot_attribute, control_finish_inputs, "stop: int64");
+  static const char *const control_finish_arguments[] = {"token", "advance", nullptr};
+  define("TarantellaControlFinish", slot_attribute, control_finish_inputs, "advance: int64");
   provide("TarantellaControlFinish", nullptr, control_finish_arguments, create<0>, control_finish);
 
   static const char *const gather_attributes[] = {"T: {float, double, half, bfloat16, int64}",

@@ -56,7 +56,7 @@ def compute(model: Any, base: Callable[..., Any], args: Tuple[Any, ...], kwargs:
     own = _own_weights(named.get("sample_weight"), len(outputs))
     factors = [_factor(kind, mask, step, total) for kind, mask in zip(kinds, masks)]
     if any(factor is not None for factor in factors):
-        weighted = [_times(weights, factor, output) for weights, factor, output in zip(own, factors, outputs)]
+        weighted = [_times(*each) for each in zip(own, factors, outputs, masks)]
         named["sample_weight"] = tf.nest.pack_sequence_as(named["y_pred"], weighted)
     loss = base(**named)
     if "mean_with_sample_weight" in kinds:
@@ -80,10 +80,10 @@ def _own_weights(sample_weight: Any, num: int) -> List[Any]:
     return flat if len(flat) == num else flat[:1] * num
 
 
-def _times(weights: Any, factor: Any, output: Any) -> Any:
+def _times(weights: Any, factor: Any, output: Any, mask: Any) -> Any:
     if weights is None:
         dtype = output.dtype if output.dtype.is_floating else tf.float32
-        weights = tf.ones([tf.shape(output)[0]], dtype)
+        weights = tf.ones([tf.shape(output)[0]] if mask is None else tf.shape(mask), dtype)
     if factor is None:
         return weights
     weights = tf.convert_to_tensor(weights)

@@ -19,7 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from .. import collectives, errors, log, ranks, settings
-from . import classes, failures, flavour, is_keras3, losses, optimizers, weights
+from . import batch_norm, classes, failures, flavour, is_keras3, losses, optimizers, saving, weights
 from .step import Control, Step, entered
 
 
@@ -135,7 +135,9 @@ def average_moving_statistics(model: Any) -> None:
     if alone():
         return
     state = state_of(model)
-    variables = weights.moving_statistics(model)
+    common = batch_norm.synchronised_variables(model) if state.sync_batch_norm else []
+    variables = [variable for variable in weights.moving_statistics(model)
+                 if all(variable is not other for other in common)]
     if not variables or state.samples is None:
         return
     weights.average(variables, float(state.samples.numpy()))
@@ -168,7 +170,7 @@ def _split(data: Any) -> Any:
     return data, None
 
 
-class Distributed:
+class Distributed(saving.Saving):
     """The methods that come before those of the model's own class."""
 
     def train_step(self, data: Any) -> Any:
@@ -360,7 +362,9 @@ def _stand_in(model: Any, share: Dict[str, Any]) -> Iterator[None]:
 
 def _restorable(model: Any) -> List[Any]:
     found = [variable for metric in model.metrics for variable in metric.variables]
-    return found + list(model.non_trainable_weights)
+    common = batch_norm.synchronised_variables(model) if state_of(model).sync_batch_norm else []
+    return found + [variable for variable in model.non_trainable_weights
+                    if all(variable is not other for other in common)]
 
 
 # ==== Making a model a distributed one ====
@@ -399,8 +403,6 @@ def _wrap(model: Any, parallel_strategy: Any = ParallelStrategy.DATA, num_pipeli
         state_of(model).own_wish = wish
         adopt(model)
     if sync_batch_norm:
-        from . import batch_norm
-
         batch_norm.synchronise(model)
         state_of(model).sync_batch_norm = True
         _forget_functions(model)

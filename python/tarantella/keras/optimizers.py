@@ -4,6 +4,10 @@ It comes before clipping, weight decay, averages and accumulation, so these see 
 global batch. Which hook it is depends on what the optimizer has, not on the version of Keras:
 `apply` (Keras 3; of a LossScaleOptimizer the outer one), `aggregate_gradients` (Keras 2; the inner one),
 `gradient_aggregator` (the legacy optimizers, and all of Keras 2.10).
+
+Sparse gradients stay so: the rows of all ranks are gathered in the order of the ranks, which is the order
+in which one rank would have them. Made dense they would give other numbers: optimizers leave rows alone
+that a sparse gradient does not name, and Keras 3 takes rows that it names twice one by one.
 """
 
 import weakref
@@ -13,8 +17,6 @@ import tensorflow as tf
 
 from .. import collectives, errors, fusion, ranks, settings
 from . import classes, operators, step
-
-SPARSE_LIMIT_BYTES = 1 << 20
 
 
 class Reducer:
@@ -34,7 +36,7 @@ class Reducer:
         for at, (gradient, variable) in enumerate(zip(gradients, variables)):
             if gradient is None:
                 continue
-            if isinstance(gradient, tf.IndexedSlices) and _stays_sparse(gradient, variable):
+            if isinstance(gradient, tf.IndexedSlices) and not settings.get().sparse_as_dense:
                 sparse.append(at)
                 continue
             reduced[at] = tf.convert_to_tensor(gradient)
@@ -114,15 +116,6 @@ _WIRES = {"none": None, "bf16": "bfloat16", "f16": "float16"}
 def name_of(variable: Any) -> str:
     """The name of a variable in messages."""
     return str(getattr(variable, "path", None) or getattr(variable, "name", "a variable"))
-
-
-def _stays_sparse(gradient: tf.IndexedSlices, variable: Any) -> bool:
-    if settings.get().sparse_as_dense:
-        return False
-    elements = 1
-    for length in variable.shape:
-        elements *= int(length)
-    return elements * gradient.values.dtype.size > SPARSE_LIMIT_BYTES
 
 
 def compare_layouts(layout: fusion.Layout) -> None:

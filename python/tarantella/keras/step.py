@@ -115,9 +115,9 @@ class Control:
     def finish(self, token: Any, after: Sequence[Any]) -> Any:
         """Receives the lines of all ranks, once `after` is computed."""
         with tf.control_dependencies(list(after)):
-            stop = operators.load().tarantella_control_finish(token=token, slot=self.slot.number)
-        with tf.control_dependencies([stop]):
-            return self._steps.assign_add(1, read_value=True)
+            advance = operators.load().tarantella_control_finish(token=token, slot=self.slot.number)
+        advance.set_shape([])
+        return self._steps.assign_add(advance, read_value=True)
 
     def wish(self, stop: bool) -> None:
         """Whether this rank wants to stop; told by the next line."""
