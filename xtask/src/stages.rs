@@ -172,7 +172,7 @@ pub(crate) const STAGES: [Stage; 36] = [
     ),
     stage(
         "hosts",
-        &[Tool::Ip, Tool::Nft, Tool::Ssh, Tool::Kill, Tool::Dpkg],
+        &[Tool::Ip, Tool::Nft, Tool::Ssh, Tool::Kill, Tool::Dpkg, Tool::Python],
         hosts,
         "several hosts, as network namespaces with ssh servers",
     ),
@@ -185,7 +185,17 @@ pub(crate) const STAGES: [Stage; 36] = [
     .unless(without_guests),
     stage(
         "training",
-        &[Tool::Cc, Tool::Cxx, Tool::Binutils, Tool::Python],
+        &[
+            Tool::Cc,
+            Tool::Cxx,
+            Tool::Binutils,
+            Tool::Python,
+            Tool::Ip,
+            Tool::Nft,
+            Tool::Ssh,
+            Tool::Kill,
+            Tool::Dpkg,
+        ],
         |context| built().and_then(|()| training::stage(context)),
         "the Python package: wheel, unit tests, jobs of several ranks with TensorFlow, examples",
     ),

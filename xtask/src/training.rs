@@ -11,8 +11,8 @@ use std::time::Instant;
 
 use crate::process::{self, End, guarded};
 use crate::result::Result;
-use crate::suite::{Context, Count, result_line};
-use crate::{python, wheel, workspace};
+use crate::suite::{Context, Count, cargo_test, result_line};
+use crate::{python, sshd, wheel, workspace};
 
 /// An environment to test in.
 struct Environment {
@@ -99,6 +99,7 @@ pub(crate) fn stage(context: &Context) -> Result<Count> {
         }
     }
     training.installs()?;
+    training.hosts()?;
     Ok(training.count)
 }
 
@@ -211,6 +212,25 @@ impl Training<'_> {
         if found.failed == 0 {
             self.count.failed += 1;
         }
+    }
+
+    /// An example on two hosts, as namespaces with ssh servers.
+    fn hosts(&mut self) -> Result<()> {
+        if !self.context.filters.is_empty() {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        let mut cargo = workspace::cargo();
+        cargo.args(["test", "--quiet", "-p", "gaspi-tests", "--test", "hosts"]);
+        cargo.env("GASPI_TEST_BUILD", workspace::release());
+        let environment = workspace::target().join("training").join(ENVIRONMENTS[0].name);
+        cargo.env("GASPI_TEST_TRAINING", environment);
+        if let Some(server) = sshd::provide()? {
+            cargo.env("GASPI_TEST_SSHD", server);
+        }
+        self.count = self.count + cargo_test(self.context, &mut cargo, &[], &["training/"])?;
+        note("two hosts", begin);
+        Ok(())
     }
 
     /// The wheel in fresh environments without TensorFlow: import, ranks, the command, the tools.
