@@ -55,7 +55,8 @@ fn command(hosts: &Hosts, folder: &Path, arguments: &[&str]) -> Result<Job> {
 }
 
 const SHOW: &str = "import os, socket, sys\n\
-    print('rank', os.environ['GASPI_RANK'], 'on', socket.gethostname(), sys.argv[1:], os.getcwd())\n";
+    rank, host = os.environ['GASPI_RANK'], socket.gethostname()\n\
+    print('rank', rank, 'on', host, sys.argv[1:], os.getcwd())\n";
 
 fn host_file() -> Result<()> {
     let hosts = hosts(3, Options::default())?;
