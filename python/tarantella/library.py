@@ -9,10 +9,12 @@ libgaspi.so.1 as the system's loader finds it.
 
 import ctypes
 import os
+import re
 import time
 from typing import Any, Callable, List, Optional
 
-from . import errors, settings
+from . import settings
+from .errors import LibraryError, RankFailure, WaitTimeout
 
 SUCCESS = 0
 TIMEOUT = 1
@@ -170,17 +172,28 @@ def wait(name: str, *arguments: Any, limit: Optional[float] = None) -> None:
         if code != TIMEOUT:
             raise failure(name, code)
         if limit and time.monotonic() - begin > limit:
-            raise errors.WaitTimeout(
+            raise WaitTimeout(
                 "{} has waited {:g} s for other ranks; see which of them are stuck by kill -USR1 on the launcher, or "
                 "raise TNT_TIMEOUT (seconds, 0: no limit)".format(name, limit))
 
 
 def failure(name: str, code: int) -> Exception:
-    """The exception for a call that failed: RankFailure if a rank is dead, else LibraryError."""
+    """The exception for a call that failed: RankFailure if a rank died or left, else LibraryError."""
+    text = detail() or "code {}".format(code)
+    lost = rank_failure(text) if code == ERROR else None
+    return lost or LibraryError("{}: {}".format(name, text), code)
+
+
+def rank_failure(text: str) -> Optional[RankFailure]:
+    """The failure that words of the library tell of; None if they do not tell of a rank that is lost."""
     from . import ranks
 
-    text = detail() or "code {}".format(code)
-    dead = ranks.dead_ranks()
-    if code == ERROR and dead:
-        return errors.RankFailure(dead[0], ranks.host_of(dead[0]), text)
-    return errors.LibraryError("{}: {}".format(name, text), code)
+    said = re.search(r"\brank (\d+) has (?:died|left)\b", text)
+    members, dead = ranks.members(), ranks.dead_ranks()
+    if said is not None and int(said.group(1)) in members:
+        rank = members.index(int(said.group(1)))
+    elif dead:
+        rank = dead[0]
+    else:
+        return None
+    return RankFailure(rank, ranks.host_of(rank), text)

@@ -111,7 +111,8 @@ __attribute__((format(printf, 3, 4))) void fail(TF_OpKernelContext *context, TF_
 void fail_by_library(TF_OpKernelContext *context, const char *what) {
   char reason[3072];
   gaspi_error_detail(reason, sizeof reason);
-  fail(context, TF_UNAVAILABLE, "tarantella: %s: %s", what, reason);
+  // Not TF_UNAVAILABLE, which TensorFlow replaces in operators that it does not know to communicate.
+  fail(context, TF_ABORTED, "tarantella: %s: %s", what, reason);
 }
 
 void fail_without_buffer(TF_OpKernelContext *context) {

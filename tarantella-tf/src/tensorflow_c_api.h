@@ -32,7 +32,7 @@ typedef enum TF_Code {
   TF_DEADLINE_EXCEEDED = 4,
   TF_RESOURCE_EXHAUSTED = 8,
   TF_FAILED_PRECONDITION = 9,
-  TF_UNAVAILABLE = 14
+  TF_ABORTED = 10
 } TF_Code;
 
 typedef struct TF_Status TF_Status;

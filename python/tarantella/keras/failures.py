@@ -8,7 +8,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
 
-from .. import errors, ranks
+from .. import errors, library
 from . import operators
 
 _MARK = "tarantella: "
@@ -20,6 +20,7 @@ def translated(control: Callable[[], Any]) -> Iterator[None]:
 
     `control` gives the control line of the model, or None.
     """
+    _interrupts.watch()
     try:
         yield
     except tf.errors.OpError as error:
@@ -32,6 +33,13 @@ def translated(control: Callable[[], Any]) -> Iterator[None]:
         if failure is None:
             raise
         raise failure from None
+    except RuntimeError as error:
+        # TensorFlow loses its own error when Python's handler of Ctrl-C raises at the same time.
+        if "REPLACED BY KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt() from None
+        raise
+    finally:
+        operators.functions().tarantella_tf_interrupt(0)
 
 
 def translate(error: Any, control: Any = None) -> Optional[BaseException]:
@@ -44,7 +52,7 @@ def translate(error: Any, control: Any = None) -> Optional[BaseException]:
         return KeyboardInterrupt()
     if isinstance(error, tf.errors.DeadlineExceededError):
         return errors.WaitTimeout(text)
-    if isinstance(error, tf.errors.UnavailableError):
+    if isinstance(error, tf.errors.AbortedError):
         return _failure_of(text) or errors.LibraryError(text)
     if isinstance(error, tf.errors.FailedPreconditionError) and control is not None:
         difference = control.difference()
@@ -60,7 +68,46 @@ def _first_line(text: str) -> str:
 
 
 def _failure_of(text: str) -> Optional[errors.RankFailure]:
-    dead = ranks.dead_ranks()
-    if not dead:
-        return None
-    return errors.RankFailure(dead[0], ranks.host_of(dead[0]), text)
+    return library.rank_failure(text)
+
+
+class _Interrupts:
+    """Has operators that wait end when Ctrl-C was pressed.
+
+    Python runs its handler only once the operator has returned. What it writes to the wakeup descriptor
+    when the signal comes is read by a thread, which tells the operators.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._write: Optional[int] = None
+
+    def watch(self) -> None:
+        """Begins, in the main thread; where another library has the descriptor, it keeps it."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        with self._lock:
+            if self._write is not None:
+                return
+            read, write = os.pipe()
+            os.set_blocking(write, False)
+            former = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            if former != -1:
+                signal.set_wakeup_fd(former)
+                os.close(read)
+                os.close(write)
+                return
+            self._write = write
+            threading.Thread(target=self._read, args=(read,), name="tarantella-signals", daemon=True).start()
+
+    @staticmethod
+    def _read(read: int) -> None:
+        while True:
+            numbers = os.read(read, 64)
+            if not numbers:
+                return
+            if signal.SIGINT in numbers:
+                operators.functions().tarantella_tf_interrupt(1)
+
+
+_interrupts = _Interrupts()

@@ -372,7 +372,8 @@ def mixed_precision() -> None:
         against_plain(perceptron, lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.05)), _numbers(),
                       loss="mse", relative=2e-2, dtype="float32")
     finally:
-        set_policy("float32")
+        # None: what set_floatx says, as before.
+        set_policy("float32" if KERAS3 else None)
 
 
 # ==== Each rank feeds its own data ====
