@@ -110,7 +110,8 @@ def _require_compiled(call: Call) -> None:
 
 def _compare_calls(procedure: str, own: Dict[str, Any]) -> List[Dict[str, Any]]:
     """What all ranks say of their call; a difference that would part them is an error on all."""
-    of_all = collectives.allgather_object(dict(own, procedure=procedure)) if ranks.get_size() > 1 else [own]
+    own = dict({"procedure": procedure}, **own)
+    of_all = collectives.allgather_object(own) if ranks.get_size() > 1 else [own]
     for rank, other in enumerate(of_all):
         for name, value in of_all[0].items():
             if name in ("procedure", "must_agree") or name in of_all[0].get("must_agree", ()):
@@ -176,8 +177,14 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         (x, y, sample_weight), validation = sources.split((x, y, sample_weight), fraction)
     steps = _positive("steps_per_epoch", call.take("steps_per_epoch"))
     workers = call.kwargs.get("workers", 1)
-    request = call.request(batch_size=batch_size, steps=steps, epochs=epochs, workers=workers,
-                           shuffle=call.take("shuffle", True), class_weight=call.take("class_weight"))
+    shuffle = call.take("shuffle", True)
+    told = [each["order"] for each in _compare_calls("fit", {"order": sources.draw(x, shuffle)})]
+    order_seed, drawn = sources.order_seed(told), told[0][1]
+    if not call.distribute and ranks.get_size() > 1:
+        # Each rank its own order of its own data.
+        order_seed = drawn = (told[0][1] if told[0][0] is None else told[0][0]) + ranks.get_rank()
+    request = call.request(batch_size=batch_size, steps=steps, epochs=epochs, workers=workers, shuffle=shuffle,
+                           class_weight=call.take("class_weight"), order_seed=order_seed, drawn=drawn)
     source = sources.make(request, x, y, sample_weight)
     call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
     if source.batch is not None:
@@ -187,10 +194,10 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
     own = dict(callback_lists.told(call.keras, listed), epochs=epochs, initial_epoch=call.kwargs.get("initial_epoch", 0),
                steps_per_epoch=steps, distributed=call.distribute, validates=given is not None,
-               validation_freq=call.kwargs.get("validation_freq", 1), steps=source.steps, batch_size=source.batch)
+               validation_freq=call.kwargs.get("validation_freq", 1), batch_size=source.batch, steps=source.steps)
     own["must_agree"] = ["epochs", "initial_epoch", "steps_per_epoch", "distributed", "validates", "validation_freq"]
     if call.distribute:
-        own["must_agree"] += ["steps", "batch_size"]
+        own["must_agree"] += ["batch_size", "steps"]
     of_all = _compare_calls("fit", own)
     agreed = callback_lists.agree(own, of_all)
     cut = None if call.distribute else _common_steps(of_all, steps)
@@ -198,7 +205,7 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     _prepare(call, source)
     if call.distribute:
         compare = settings.get().check_data if ranks.get_size() > 1 else "off"
-        call.kwargs["x"] = source.divided(call.watch, compare)
+        call.kwargs["x"] = source.divided(call.watch, compare, late=True)
     else:
         log.logger().info("tnt_distribute_dataset=False: each rank is fed its own data; gradients are weighted by the "
                           "samples of each rank")
@@ -238,7 +245,7 @@ def _validation(call: Call, validation: Any, batch_size: Optional[int], workers:
         return source.undivided(data.Watch())
     if source.batch is not None:
         sources.check_first(request, source.batch)
-    return source.divided(data.Watch(lambda batch: sources.check_first(request, batch)), "off")
+    return source.divided(data.Watch(lambda batch: sources.check_first(request, batch)), "off", late=True)
 
 
 def _common_steps(of_all: List[Dict[str, Any]], steps: Optional[int]) -> Optional[int]:
@@ -360,7 +367,7 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         sources.check_first(request, source.batch)
     _prepare(call, source)
     if call.distribute:
-        call.kwargs["x"] = source.divided(call.watch, "off")
+        call.kwargs["x"] = source.divided(call.watch, "off", late=True)
     else:
         log.logger().info("tnt_distribute_dataset=False: each rank evaluates its own data")
         call.kwargs["x"] = source.undivided(call.watch)

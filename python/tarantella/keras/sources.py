@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from .. import collectives, data, log, ranks
+from .. import data, log, ranks, settings
 from ..data import Watch
 
 _no_convert = tf.autograph.experimental.do_not_convert
@@ -37,6 +37,9 @@ class Request(NamedTuple):
     distribute: bool = True
     micro_batch_name: str = "tnt_micro_batch_size"
     workers: int = 1
+    # Seed of the order where the ranks have different seeds of TensorFlow; and one that rank 0 drew for sequences.
+    order_seed: Optional[int] = None
+    drawn: int = 0
 
 
 class Source:
@@ -57,10 +60,16 @@ class Source:
         # Steps per epoch that Keras is told although the user gave none.
         self.keras_steps: Optional[int] = None
 
-    def divided(self, watch: Watch, compare: str) -> tf.data.Dataset:
-        """The slices of this rank as `(element, share)`."""
-        dataset = data.divide(self.dataset, ranks.get_size(), ranks.get_rank(), watch, compare, self.transform,
-                              self.compared)
+    def divided(self, watch: Watch, compare: str, late: bool = False) -> tf.data.Dataset:
+        """The slices of this rank as `(element, share)`.
+
+        `late`: where the job may lose ranks, whole batches, which the step cuts by the ranks that there are then.
+        """
+        late = late and settings.get().on_failure == "continue" and ranks.get_size() > 1
+        num_ranks, rank = (1, 0) if late else (ranks.get_size(), ranks.get_rank())
+        dataset = data.divide(self.dataset, num_ranks, rank, watch, compare, self.transform, self.compared)
+        if late:
+            dataset = dataset.map(_no_convert(lambda part, share: (part, dict(share, whole=share["global"]))))
         return self._ahead(self.finish(dataset))
 
     def undivided(self, watch: Watch, steps: Optional[int] = None) -> tf.data.Dataset:
@@ -243,7 +252,8 @@ def _class_weights(request: Request) -> Callable:
     if classes != list(range(len(classes))):
         raise ValueError("Expected `class_weight` to be a dict with keys from 0 to one less than the number of classes, "
                          "found {}".format(class_weight))
-    table = tf.constant([class_weight[number] for number in classes], _floatx(request))
+    # In single precision also where the model has double, as in Keras.
+    table = tf.constant([class_weight[number] for number in classes])
 
     def weigh(*element: Any) -> Any:
         if len(element) < 2:
@@ -365,7 +375,9 @@ def _from_arrays(request: Request, x: Any, y: Any, sample_weight: Any) -> Source
     def rows(indices: tf.Tensor) -> Any:
         return tf.nest.map_structure(lambda array: None if array is None else tf.gather(array, indices, axis=0), arrays)
 
-    repeated = not request.keras3 and request.procedure == "fit" and request.epochs > 1
+    # Keras 2 keeps one iterator for all epochs; data of each rank's own may be cut in every epoch.
+    kept = request.distribute or ranks.get_size() == 1
+    repeated = not request.keras3 and request.procedure == "fit" and request.epochs > 1 and kept
     source = Source(_index_batches(request, samples, batch, request.epochs if repeated else 1), steps,
                     min(batch, samples), samples % batch or batch)
     source.transform = rows
@@ -378,7 +390,7 @@ def _index_batches(request: Request, samples: int, batch: int, epochs: int) -> t
     """Batches of indices. The operators in `permute` are those of Keras, for the same seeds give the same order."""
     shuffle = request.shuffle.lower() if isinstance(request.shuffle, str) else request.shuffle
     full, rest = divmod(samples, batch)
-    agreed = _agreed_generator(request) if shuffle else None
+    agreed = None if request.order_seed is None else np.random.default_rng(request.order_seed)
 
     @_no_convert
     def permute(_: tf.Tensor) -> tf.Tensor:
@@ -408,15 +420,22 @@ def _index_batches(request: Request, samples: int, batch: int, epochs: int) -> t
     return dataset.with_options(options).apply(tf.data.experimental.assert_cardinality(length))
 
 
-def _agreed_generator(request: Request) -> Optional[np.random.Generator]:
-    """None if the ranks have one seed of TensorFlow, whose order they then share; else a generator of rank 0."""
-    if ranks.get_size() == 1 or not request.distribute:
+def order_seed(told: List[Tuple[Optional[int], int]]) -> Optional[int]:
+    """None if the ranks have one seed of TensorFlow, whose order they then share; else a number of rank 0.
+
+    `told` has each rank's seed of TensorFlow, None for none, and a number that it drew.
+    """
+    if len(told) == 1 or (told[0][0] is not None and all(seed == told[0][0] for seed, _ in told)):
         return None
+    return told[0][1]
+
+
+def draw(x: Any, shuffle: Any) -> Tuple[Optional[int], int]:
+    """What a rank tells the others before data are put in an order."""
     seed = tf.compat.v1.get_seed(0)[0]
-    told = collectives.allgather_object((seed, int(np.random.SeedSequence().entropy % (1 << 63))))
-    if seed is not None and all(each[0] == seed for each in told):
-        return None
-    return np.random.default_rng(told[0][1])
+    # Keras shuffles sequences by Python's generator, so its seed decides.
+    drawn = random.getrandbits(63) if shuffle and _is_sequence(x) else random.SystemRandom().getrandbits(63)
+    return (None if seed is None else int(seed)), drawn
 
 
 def slice_of(request: Request, x: Any, y: Any, sample_weight: Any) -> Tuple[Any, Any]:
@@ -528,7 +547,7 @@ def _from_sequence(request: Request, sequence: Any) -> Source:
     if length is None and request.steps is None:
         raise ValueError("When providing an infinite PyDataset, you must specify the number of steps to run.")
     shuffle = bool(request.shuffle) and length is not None
-    order = random.Random(collectives.broadcast_object(random.getrandbits(64))) if shuffle else None
+    order = random.Random(request.drawn) if shuffle else None
     endless = length is None or (request.steps is not None and request.procedure == "fit")
 
     def items() -> Iterator[Any]:
