@@ -2,8 +2,8 @@
 //! jobs of several ranks, examples.
 //!
 //! A test is found by its name: `python/tests/unit/test_*.py` are unit tests, which need no
-//! TensorFlow; `python/tests/jobs/job_*.py` are programs that run on any number of ranks, end with
-//! 0 and say `N passed`; `python/examples/*.py` take `--quick`.
+//! TensorFlow; `python/tests/jobs/job_*.py` hold cases that run on any number of ranks, all in one
+//! process; `python/examples/*.py` take `--quick`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,6 +76,8 @@ const ENVIRONMENTS: [Environment; 11] = [
 ];
 /// Pythons in which the wheel has to work without TensorFlow, where there are such.
 const PYTHONS: [&str; 5] = ["3.11", "3.9", "3.10", "3.12", "3.13"];
+/// Has an example do little.
+const QUICK: &str = "--quick";
 /// Ranks of an example.
 const EXAMPLE_RANKS: usize = 2;
 
@@ -120,14 +122,15 @@ impl Training<'_> {
             self.unit_tests(&directory)?;
         }
         let jobs = self.chosen("python/tests/jobs", "job_")?;
-        for ranks in ranks {
-            for job in &jobs {
-                self.job(environment, &directory, *ranks, job, &[])?;
-            }
+        let names: Vec<String> = jobs.iter().map(|job| stem(job)).collect();
+        let all = workspace::root().join("python/tests/jobs/all_jobs.py");
+        for ranks in ranks.iter().filter(|_| !names.is_empty()) {
+            // In one process: importing TensorFlow takes longer than many cases.
+            self.job(environment, &directory, *ranks, &all, &names)?;
         }
         if first {
             for example in self.chosen("python/examples", "")? {
-                self.job(environment, &directory, EXAMPLE_RANKS, &example, &["--quick"])?;
+                self.job(environment, &directory, EXAMPLE_RANKS, &example, &[QUICK.to_owned()])?;
             }
         }
         Ok(())
@@ -170,7 +173,7 @@ impl Training<'_> {
         directory: &Path,
         ranks: usize,
         program: &Path,
-        arguments: &[&str],
+        arguments: &[String],
     ) -> Result<()> {
         let begin = Instant::now();
         let mut command = Command::new(directory.join("bin/tarantella"));
@@ -178,6 +181,7 @@ impl Training<'_> {
         command.envs(environment.variables.iter().copied());
         let scratch = workspace::scratch_of_process("training")?;
         command.current_dir(&scratch);
+        command.env("TNT_TEST_VERBOSE", "1");
         if self.context.full {
             command.env("GASPI_TEST_FULL", "1");
         }
@@ -188,15 +192,11 @@ impl Training<'_> {
             }
         })?;
         workspace::remove(&scratch)?;
-        let name = program.file_name().unwrap_or_default().to_string_lossy();
-        let what = format!("{}, {ranks} ranks, {name}", environment.name);
+        let what = format!("{}, {ranks} ranks, {}", environment.name, stem(program));
         note(&what, begin);
-        if arguments.is_empty() {
-            self.take(&what, end, found);
-        } else {
-            // An example says nothing of tests.
-            self.take(&what, end, Count::ONE);
-        }
+        // An example says nothing of tests.
+        let is_example = arguments.iter().any(|argument| argument == QUICK);
+        self.take(&what, end, if is_example { Count::ONE } else { found });
         Ok(())
     }
 
@@ -269,4 +269,9 @@ fn programs(folder: &str, beginning: &str) -> Result<Vec<PathBuf>> {
         file.file_name().is_some_and(|name| name.to_string_lossy().starts_with(beginning))
     });
     if files.is_empty() { Err(format!("there is no program in {folder}")) } else { Ok(files) }
+}
+
+/// The name of a program without its ending.
+fn stem(program: &Path) -> String {
+    program.file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }

@@ -40,4 +40,6 @@ def register():
 
 
 register()
-run()
+
+if __name__ == "__main__":
+    run()
