@@ -129,6 +129,7 @@ impl Training<'_> {
             self.job(environment, &directory, *ranks, &all, &names)?;
         }
         if first {
+            self.bench(&directory)?;
             for example in self.chosen("python/examples", "")? {
                 self.job(environment, &directory, EXAMPLE_RANKS, &example, &[QUICK.to_owned()])?;
             }
@@ -230,6 +231,21 @@ impl Training<'_> {
         }
         self.count = self.count + cargo_test(self.context, &mut cargo, &[], &["training/"])?;
         note("two hosts", begin);
+        Ok(())
+    }
+
+    /// The comparison with plain Keras, shortly; in the full tier.
+    fn bench(&mut self, directory: &Path) -> Result<()> {
+        if !self.context.full || !self.context.filters.is_empty() {
+            return Ok(());
+        }
+        let scratch = workspace::scratch_of_process("training")?;
+        let mut bench = Command::new(directory.join("bin/python"));
+        bench.args(["-m", "tarantella.bench", "--rounds", "1", "--epochs", "1", "--to"]);
+        bench.arg(&scratch).env("PATH", directory.join("bin"));
+        let end = guarded(&mut bench, self.context.limit, |_| {})?;
+        workspace::remove(&scratch)?;
+        self.take("tarantella.bench", end, Count::ONE);
         Ok(())
     }
 
