@@ -136,5 +136,5 @@ fn labels_tell_process_and_cores() {
 fn unknown_words_are_told() {
     let outcome = run(&["-n", "1", "--bind", "socket", "true"]);
     assert_eq!(outcome.code, Some(2));
-    assert!(outcome.stderr.contains("core, numa, none"), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("core, numa, numa-cyclic, none"), "{}", outcome.stderr);
 }

@@ -254,3 +254,22 @@ fn a_reader_that_goes_away_does_not_keep_it_from_ending_jobs() {
     shell(&format!("'{program}' --job {job} | exec 0<&-; true")).success();
     assert_eq!(rank.signal(), Some(libc::SIGTERM));
 }
+
+#[test]
+fn variables_choose_among_jobs() {
+    let jobs = [id("with-a"), id("with-b")];
+    let start = |job: &str, value: &str| {
+        let mut command = Command::new("sleep");
+        command.arg("1000").env("CLEANUP_TEST", format!("{job}-{value}"));
+        Rank(Rank::spawn(command, job, 0))
+    };
+    let (chosen, mut other) = (start(&jobs[0], "x"), start(&jobs[1], "x"));
+    let with = format!("CLEANUP_TEST={}-x", jobs[0]);
+    let outcome = cleanup(&["--all", "--kill", "--with", &with]).success();
+    assert!(outcome.stdout.contains(&chosen.pid()), "{}", outcome.stdout);
+    assert!(outcome.stdout.contains("killed by SIGKILL"), "{}", outcome.stdout);
+    assert_eq!(chosen.signal(), Some(libc::SIGKILL));
+    assert!(other.runs());
+    let nothing = cleanup(&["--all", "--with", &format!("{with}y")]).success();
+    assert!(nothing.stderr.contains("with these variables"), "{}", nothing.stderr);
+}

@@ -35,10 +35,12 @@ pub(crate) enum Tool {
     Nft,
     /// ssh and ssh-keygen.
     Ssh,
+    /// Python with what makes environments.
+    Python,
 }
 
 impl Tool {
-    pub(crate) const ALL: [Tool; 14] = [
+    pub(crate) const ALL: [Tool; 15] = [
         Tool::Cc,
         Tool::Cxx,
         Tool::Binutils,
@@ -53,6 +55,7 @@ impl Tool {
         Tool::Ip,
         Tool::Nft,
         Tool::Ssh,
+        Tool::Python,
     ];
 
     /// Its program, and the Debian packages that have it.
@@ -72,6 +75,7 @@ impl Tool {
             Tool::Ip => ("ip", "iproute2"),
             Tool::Nft => ("nft", "nftables"),
             Tool::Ssh => ("ssh", "openssh-client"),
+            Tool::Python => ("python3", "python3 python3-venv"),
         }
     }
 
@@ -79,6 +83,10 @@ impl Tool {
     pub(crate) fn is_there(self) -> bool {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let (program, _) = self.program_and_packages();
+        if self == Tool::Python {
+            // Debian has the program without the module.
+            return crate::python::of_version("3.11").is_some();
+        }
         let roots = ["/usr/sbin", "/sbin"].map(std::path::PathBuf::from);
         std::env::split_paths(&path).chain(roots).any(|directory| directory.join(program).is_file())
     }

@@ -19,6 +19,7 @@ mod man;
 mod names;
 mod package;
 mod process;
+mod python;
 mod result;
 mod rxe;
 mod sshd;
@@ -26,7 +27,9 @@ mod stages;
 mod suite;
 mod symbols;
 mod test;
+mod training;
 mod tree;
+mod wheel;
 mod workspace;
 
 use result::{Result, unknown};
@@ -40,7 +43,7 @@ struct Task {
     run: fn(&[String]) -> Result<()>,
 }
 
-const TASKS: [Task; 10] = [
+const TASKS: [Task; 11] = [
     Task {
         name: "demo",
         arguments: "[-n RANKS] [--points N]",
@@ -77,6 +80,13 @@ const TASKS: [Task; 10] = [
         arguments: "[--to DIR]",
         about: "the installation as a Debian package, in target/debian or DIR",
         run: package::run,
+    },
+    Task {
+        name: "wheel",
+        arguments: "[--to DIR] [--glibc 2.28]",
+        about: "the Python package with library and tools as a wheel, in target/wheel or DIR\n\
+                \x20     --glibc: for that version of the C library, by ziglang of PyPI",
+        run: wheel::run,
     },
     Task {
         name: "rxe",

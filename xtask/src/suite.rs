@@ -79,7 +79,7 @@ pub(crate) fn only_layout(layout: &str) -> Vec<&'static str> {
 }
 
 /// `ok. 12 passed; 0 failed; 1 ignored; ...`
-fn result_line(line: &str) -> Count {
+pub(crate) fn result_line(line: &str) -> Count {
     let number = |word: &str| {
         let mut before = "";
         for part in line.split([' ', ';']).filter(|part| !part.is_empty()) {

@@ -6,6 +6,7 @@ mod harness;
 mod job;
 mod launched;
 mod meeting;
+mod tarantella;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -46,6 +47,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(meeting::trials());
     trials.extend(launched::trials());
     trials.extend(faults::trials());
+    trials.extend(tarantella::trials());
     let is_for_full = |name: &str| ONLY_IN_FULL.iter().any(|part| name.contains(part));
     trials.retain(|trial| is_full() || !is_for_full(trial.name()));
     trials

@@ -37,6 +37,15 @@ pub(crate) struct Arguments {
     /// End all jobs of this user, also those that run properly.
     #[arg(long)]
     pub(crate) all: bool,
+
+    /// Consider only processes that were started with the variable NAME, or with that value of it;
+    /// if repeated, with each of them.
+    #[arg(long = "with", value_name = "NAME[=VALUE]")]
+    pub(crate) variables: Vec<OsString>,
+
+    /// Send SIGKILL at once.
+    #[arg(long)]
+    pub(crate) kill: bool,
 }
 
 const AFTER_HELP: &str = "\
@@ -57,4 +66,5 @@ Examples:
   gaspi_cleanup -c                    what is there?
   gaspi_cleanup                       end what is left of jobs whose gaspi_run was killed
   gaspi_cleanup --job 53c5a1d0f2b2f34e
-  gaspi_cleanup -m machines --all     end all jobs of this user on these hosts";
+  gaspi_cleanup -m machines --all     end all jobs of this user on these hosts
+  gaspi_cleanup --all --with STUDY=7  end all jobs that were started with STUDY=7";

@@ -47,6 +47,10 @@ fn words(arguments: &Arguments) -> Vec<OsString> {
     let mut words: Vec<OsString> = Vec::new();
     words.extend(arguments.check.then(|| "--check".into()));
     words.extend(arguments.all.then(|| "--all".into()));
+    words.extend(arguments.kill.then(|| "--kill".into()));
+    for variable in &arguments.variables {
+        words.extend(["--with".into(), variable.clone()]);
+    }
     words.extend(arguments.job.as_ref().map(|job| format!("--job={job}").into()));
     words
 }

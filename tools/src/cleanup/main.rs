@@ -77,7 +77,7 @@ fn clean(arguments: &Arguments, host: Option<&str>) -> bool {
     };
     let (mut clean, mut jobs_kept) = (true, BTreeSet::new());
     for pass in 0..PASSES_MAX {
-        let found = processes::find().into_iter().filter(wanted);
+        let found = processes::find(&arguments.variables).into_iter().filter(wanted);
         let (to_end, others): (Vec<Member>, Vec<Member>) =
             found.partition(|member| is_to_end(arguments, member));
         if pass == 0 {
@@ -85,7 +85,11 @@ fn clean(arguments: &Arguments, host: Option<&str>) -> bool {
                 let of =
                     arguments.job.as_ref().map_or("a job".to_owned(), |id| format!("job {id}"));
                 let place = host.map_or(String::new(), |host| format!("{host}: "));
-                eprintln!("gaspi_cleanup: {place}there is no process of {of} of this user");
+                let with = match arguments.variables.is_empty() {
+                    true => "",
+                    false => " with these variables",
+                };
+                eprintln!("gaspi_cleanup: {place}there is no process of {of} of this user{with}");
             }
             for member in others {
                 let verb = if arguments.check { "" } else { "kept, " };
@@ -99,7 +103,7 @@ fn clean(arguments: &Arguments, host: Option<&str>) -> bool {
         }
         // Whether they have ended is seen in the next pass, which also finds their new children.
         clean = false;
-        let outcomes = processes::end(&to_end, GRACE);
+        let outcomes = processes::end(&to_end, GRACE, arguments.kill);
         let stuck = [Outcome::Stays, Outcome::Refused];
         for (member, outcome) in to_end.iter().zip(&outcomes) {
             say(member, done(*outcome));

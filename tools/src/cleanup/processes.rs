@@ -6,8 +6,10 @@
 use gaspi_core::os::process;
 use gaspi_tools::system::{self, Watch};
 use std::collections::HashSet;
+use std::ffi::OsString;
 use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -44,9 +46,9 @@ pub(crate) struct Member {
     pub(crate) command: String,
 }
 
-/// The processes of this user's jobs on this machine, by job and rank; this process and those that
-/// it was started by are not among them.
-pub(crate) fn find() -> Vec<Member> {
+/// The processes of this user's jobs on this machine, by job and rank, which were started with all
+/// of these `variables`; this process and those that it was started by are not among them.
+pub(crate) fn find(variables: &[OsString]) -> Vec<Member> {
     let (own, user) = (ancestors(std::process::id() as i32), effective_user());
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let pids = entries.filter_map(|entry| {
@@ -55,7 +57,11 @@ pub(crate) fn find() -> Vec<Member> {
     });
     let mut members: Vec<Member> = pids
         .filter_map(|pid| {
-            let place = place_of(pid)?;
+            let environment = environment(pid)?;
+            let place = place(&environment)?;
+            if !variables.iter().all(|variable| has(&environment, variable.as_bytes())) {
+                return None;
+            }
             let keeper = keeper(pid, place.meeting.as_deref());
             Some(Member { pid, keeper, command: command(pid), place })
         })
@@ -83,7 +89,22 @@ fn effective_user() -> u32 {
 
 /// What the environment that the process was started with says; `None` if it is not part of a job.
 fn place_of(pid: i32) -> Option<Place> {
-    place(&fs::read(format!("/proc/{pid}/environ")).ok()?)
+    place(&environment(pid)?)
+}
+
+/// The environment that the process was started with.
+fn environment(pid: i32) -> Option<Vec<u8>> {
+    fs::read(format!("/proc/{pid}/environ")).ok()
+}
+
+/// Whether an environment has this variable: NAME with any value, or NAME=VALUE.
+fn has(environment: &[u8], variable: &[u8]) -> bool {
+    let any_value = !variable.contains(&b'=');
+    environment.split(|byte| *byte == 0).any(|entry| {
+        entry.strip_prefix(variable).is_some_and(|rest| {
+            if any_value { rest.first() == Some(&b'=') } else { rest.is_empty() }
+        })
+    })
 }
 
 /// What an environment says. The job's id alone, which somebody may have set in a shell, does not
@@ -141,15 +162,16 @@ pub(crate) enum Outcome {
     Refused,
 }
 
-/// Ends all of them: SIGTERM, and SIGKILL after `grace`, which may take as long again. In the order
-/// of `members`.
-pub(crate) fn end(members: &[Member], grace: Duration) -> Vec<Outcome> {
+/// Ends all of them: SIGTERM, and SIGKILL after `grace`, which may take as long again; SIGKILL at
+/// once if `kill`. In the order of `members`.
+pub(crate) fn end(members: &[Member], grace: Duration, kill: bool) -> Vec<Outcome> {
+    let first = if kill { libc::SIGKILL } else { libc::SIGTERM };
     let mut outcomes = vec![Outcome::Gone; members.len()];
     let mut left: Vec<(usize, OwnedFd)> = Vec::new();
     for (index, member) in members.iter().enumerate() {
         match process::open(member.pid, 0) {
             Ok(Some(pidfd)) if place_of(member.pid).as_ref() == Some(&member.place) => {
-                if process::signal(&pidfd, libc::SIGTERM) {
+                if process::signal(&pidfd, first) {
                     // A stopped process would not see it.
                     process::signal(&pidfd, libc::SIGCONT);
                     left.push((index, pidfd));
@@ -161,7 +183,8 @@ pub(crate) fn end(members: &[Member], grace: Duration) -> Vec<Outcome> {
             Err(_) => outcomes[index] = Outcome::Refused,
         }
     }
-    for (outcome, signal) in [(Outcome::Ended, libc::SIGKILL), (Outcome::Killed, 0)] {
+    let steps = [(Outcome::Ended, libc::SIGKILL), (Outcome::Killed, 0)];
+    for (outcome, signal) in steps.into_iter().skip(usize::from(kill)) {
         let deadline = Instant::now() + grace;
         loop {
             left.retain(|(index, pidfd)| {
@@ -221,6 +244,16 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn variables_are_matched_whole() {
+        let environment = b"A=1\0AB=2\0C=\0";
+        for (variable, expected) in
+            [("A", true), ("A=1", true), ("A=", false), ("A=12", false), ("B", false), ("C=", true)]
+        {
+            assert_eq!(has(environment, variable.as_bytes()), expected, "{variable}");
+        }
+    }
+
+    #[test]
     fn own_ancestors() {
         let own = ancestors(std::process::id() as i32);
         let parent = std::os::unix::process::parent_id() as i32;
@@ -231,6 +264,6 @@ pub(crate) mod tests {
     fn a_number_that_another_process_has_now_is_not_signalled() {
         // As if this process had got the number of a rank that has ended meanwhile.
         let stale = member("gone", Keeper::Nobody);
-        assert_eq!(end(&[stale], Duration::from_secs(3)), [Outcome::Gone]);
+        assert_eq!(end(&[stale], Duration::from_secs(3), false), [Outcome::Gone]);
     }
 }

@@ -254,13 +254,11 @@ impl Agent {
             signal_mask: self.signals.before,
             descriptors: self.descriptors,
         };
-        self.job = Some(Job {
-            local_ranks: LocalRanks::new(plan),
-            host,
-            setting,
-            begun: false,
-            done: false,
-        });
+        let local_ranks = LocalRanks::new(plan);
+        if let Some(remark) = local_ranks.remark() {
+            self.channel.say(&Up::Notice(remark.to_owned()));
+        }
+        self.job = Some(Job { local_ranks, host, setting, begun: false, done: false });
         Ok(())
     }
 

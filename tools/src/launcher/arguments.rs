@@ -1,7 +1,8 @@
 //! The command line.
 
 use crate::binding::Bind;
-use clap::Parser;
+use crate::variables::{self, Variable};
+use clap::{Parser, ValueEnum};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -63,6 +64,11 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "WHAT", value_enum, hide_default_value = true)]
     pub(crate) bind: Option<Bind>,
 
+    /// Take the memory of each rank from the NUMA node of its cores; of ranks that are not bound to
+    /// cores, from node R modulo their number, R being the rank's number on its machine
+    #[arg(long = "bind-memory")]
+    pub(crate) bind_memory: bool,
+
     /// Let each rank bind itself to the NUMA node that its local rank selects
     /// (GASPI_SET_NUMA_SOCKET=1)
     #[arg(short = 'N', long = "NUMA")]
@@ -81,14 +87,37 @@ pub(crate) struct Arguments {
     #[arg(short = 'p', long = "ping")]
     pub(crate) ping: bool,
 
-    /// Begin each line of output with the rank that wrote it, and say at the start which process
-    /// each rank is and on which cores it runs
-    #[arg(long)]
-    pub(crate) label: bool,
+    /// Begin each line of output with the rank that wrote it, as "[3] " or, with =rank, as
+    /// "[rank 3] "; the former also says at the start which process each rank is and on which cores
+    /// it runs
+    #[arg(long, value_name = "STYLE", value_enum, num_args = 0..=1, require_equals = true,
+          default_missing_value = "number", hide_possible_values = true)]
+    pub(crate) label: Option<Label>,
+
+    /// Set NAME to VALUE in the environment of all ranks on all hosts, whatever it is; may be
+    /// repeated
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variables::ParserOfOne)]
+    pub(crate) variables: Vec<Variable>,
+
+    /// The same with a value for each rank of a machine, in turn; may be repeated:
+    /// --local-env CUDA_VISIBLE_DEVICES=0,1
+    #[arg(long = "local-env", value_name = "NAME=VALUE,...",
+          value_parser = variables::ParserOfList)]
+    pub(crate) local_variables: Vec<Variable>,
 
     /// End the whole job as soon as one rank fails: SIGTERM, and SIGKILL three seconds later
     #[arg(long)]
     pub(crate) kill_on_failure: bool,
+
+    /// The job may lose ranks: the exit status is 0 if at least N ranks end with 0; as soon as
+    /// fewer than N can, the job is ended as by --kill-on-failure
+    #[arg(long, value_name = "N", value_parser = ranks, conflicts_with = "kill_on_failure")]
+    pub(crate) min_ranks: Option<u32>,
+
+    /// If a rank fails, repeat at the end what the first one that did wrote last on standard error:
+    /// at most N lines
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) last_lines: Option<u32>,
 
     /// End the job after TIME: seconds, or with units as in 90s, 30m, 1h30m. Says what each rank
     /// was doing, then SIGTERM, and SIGKILL three seconds later; the exit status is 124
@@ -101,10 +130,23 @@ pub(crate) struct Arguments {
     #[arg(long = "output-dir", value_name = "DIR")]
     pub(crate) output_directory: Option<PathBuf>,
 
+    /// With --output-dir: show the output of rank 0 here, too
+    #[arg(long, requires = "output_directory")]
+    pub(crate) tee: bool,
+
     /// The program, then its arguments, passed on exactly as they are
     #[arg(required_unless_present_any = ["ping", "dry_run"], trailing_var_arg = true,
           value_name = "PROGRAM")]
     pub(crate) command: Vec<OsString>,
+}
+
+/// How lines are labelled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Label {
+    /// "[3] "
+    Number,
+    /// "[rank 3] "
+    Rank,
 }
 
 const AFTER_HELP: &str = "\
@@ -122,8 +164,9 @@ operator, gaspi_run takes its hosts, and as many ranks on each as it has slots t
 all ranks on this host.
 
 A rank that dies leaves the others running, as GASPI programs may go on without it; use
---kill-on-failure to end the job instead. Signals that gaspi_run gets go to all ranks; a second
-interrupt (Ctrl-C) kills them. If gaspi_run itself is killed, its ranks are killed too.
+--kill-on-failure to end the job instead, or --min-ranks if what is left may still succeed.
+Signals that gaspi_run gets go to all ranks; a second interrupt (Ctrl-C) kills them. If gaspi_run
+itself is killed, its ranks are killed too.
 
 If a job hangs, send SIGUSR1 to gaspi_run (it is not passed on): a table on standard error says
 for every rank whether it has joined, in which call it sleeps, for how long, and where that can
@@ -230,6 +273,11 @@ mod tests {
             (&["gaspi_run", "--lable", "-n", "2", "p"], "--label"),
             (&["gaspi_run", "--hosts", "a", "-m", "f", "p"], "--machinefile"),
             (&["gaspi_run", "--hosts", "a", "--here", "p"], "--here"),
+            (&["gaspi_run", "-n", "2", "--env", "=x", "p"], "NAME=VALUE"),
+            (&["gaspi_run", "-n", "2", "--local-env", "A", "p"], "NAME=VALUE"),
+            (&["gaspi_run", "-n", "2", "--env", "GASPI_RANK=1", "p"], "set by gaspi_run"),
+            (&["gaspi_run", "-n", "2", "--tee", "p"], "--output-dir"),
+            (&["gaspi_run", "-n", "2", "--min-ranks", "0", "p"], "1 to 65535"),
         ] {
             let text = Arguments::try_parse_from(line).expect_err("accepted").to_string();
             assert!(text.contains(word), "{line:?}: {text}");

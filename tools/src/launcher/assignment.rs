@@ -3,6 +3,7 @@
 
 use crate::binding::Bind;
 use crate::refusal::Refusal;
+use crate::variables::Variable;
 use crate::{limits, program};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -38,6 +39,10 @@ pub(crate) struct Assignment {
     /// What the ranks are bound to, if the user said so.
     pub(crate) bind: Option<Bind>,
     pub(crate) numa: bool,
+    /// Their memory, too.
+    pub(crate) bind_memory: bool,
+    /// What the command line sets.
+    pub(crate) variables: Vec<Variable>,
     /// Rank 0 has the terminal.
     pub(crate) debug: bool,
 }
@@ -60,9 +65,11 @@ impl Assignment {
 
     /// A variable of the ranks' environment.
     pub(crate) fn variable(&self, name: &str) -> Option<OsString> {
-        match &self.environment {
-            None => std::env::var_os(name),
-            Some(environment) => {
+        let set = self.variables.iter().rev().find(|variable| variable.name == name);
+        match (&self.environment, set) {
+            (_, Some(variable)) => Some(variable.value(0).to_owned()),
+            (None, None) => std::env::var_os(name),
+            (Some(environment), None) => {
                 let mut all = environment.variables.iter();
                 all.find(|(known, _)| known == name).map(|(_, value)| value.clone())
             }

@@ -12,6 +12,9 @@ pub(crate) enum Bind {
     Core,
     /// Each rank gets all cores of one NUMA node, ranks in blocks over the nodes.
     Numa,
+    /// Each rank gets all cores of one NUMA node, the nodes in turn: rank r of a machine that of
+    /// node r modulo their number.
+    NumaCyclic,
     /// Ranks run wherever the system puts them.
     None,
 }
@@ -31,7 +34,7 @@ impl Share {
     pub(crate) fn variable(&self) -> String {
         match self.bind {
             Bind::Core => format!("core:{}", as_list(&self.cores)),
-            Bind::Numa => format!("numa:{}", as_list(&self.cores)),
+            Bind::Numa | Bind::NumaCyclic => format!("numa:{}", as_list(&self.cores)),
             Bind::None => "none".to_owned(),
         }
     }
@@ -42,20 +45,25 @@ impl Share {
         let cores = format!("{plural} {}", as_list(&self.cores));
         match self.bind {
             Bind::Core => format!("on {cores}"),
-            Bind::Numa => format!("on NUMA node {} ({cores})", self.node),
+            Bind::Numa | Bind::NumaCyclic => format!("on NUMA node {} ({cores})", self.node),
             Bind::None => "on any core".to_owned(),
         }
     }
 
     /// The kernel's form, to be made before fork; empty if not bound.
     pub(crate) fn mask(&self) -> Vec<u64> {
-        let words = self.cores.last().map_or(0, |last| last / 64 + 1);
-        let mut mask = vec![0; words];
-        for core in &self.cores {
-            mask[core / 64] |= 1 << (core % 64);
-        }
-        mask
+        bits(&self.cores)
     }
+}
+
+/// The kernel's form of a set of ascending numbers.
+pub(crate) fn bits(numbers: &[usize]) -> Vec<u64> {
+    let words = numbers.last().map_or(0, |last| last / 64 + 1);
+    let mut mask = vec![0; words];
+    for number in numbers {
+        mask[number / 64] |= 1 << (number % 64);
+    }
+    mask
 }
 
 /// Binds the calling process to the cores of `mask`; an empty one changes nothing.
@@ -85,6 +93,11 @@ pub(crate) fn shares(topology: &Topology, bind: Bind, ranks: usize) -> Vec<Share
             let node = |rank| nodes[block(rank, ranks, nodes.len())];
             (0..ranks).map(|rank| share(node(rank)[0].node, ascending(node(rank)))).collect()
         }
+        Bind::NumaCyclic => {
+            let nodes: Vec<&[Core]> = cores.chunk_by(|a, b| a.node == b.node).collect();
+            let node = |rank: usize| nodes[rank % nodes.len()];
+            (0..ranks).map(|rank| share(node(rank)[0].node, ascending(node(rank)))).collect()
+        }
         Bind::Core if ranks > cores.len() => {
             (0..ranks).map(|rank| share(0, vec![cores[rank % cores.len()].number])).collect()
         }
@@ -97,6 +110,37 @@ pub(crate) fn shares(topology: &Topology, bind: Bind, ranks: usize) -> Vec<Share
         }
     }
 }
+
+/// The NUMA nodes that each rank takes its memory from: those of its cores, or one after the other
+/// where ranks are not bound.
+pub(crate) fn memory(topology: &Topology, shares: &[Share]) -> Vec<Vec<usize>> {
+    let of = |rank: usize, share: &Share| {
+        if share.cores.is_empty() {
+            return vec![topology.nodes()[rank % topology.nodes().len()]];
+        }
+        let cores = topology.cores.iter().filter(|core| share.cores.contains(&core.number));
+        let mut nodes: Vec<usize> = cores.map(|core| core.node).collect();
+        nodes.dedup();
+        nodes
+    };
+    shares.iter().enumerate().map(|(rank, share)| of(rank, share)).collect()
+}
+
+/// Has the calling process take memory from these NUMA nodes only; none changes nothing. Programs
+/// that it becomes keep to that. Async-signal-safe.
+pub(crate) fn set_memory(nodes: &[u64]) -> io::Result<()> {
+    if nodes.is_empty() {
+        return Ok(());
+    }
+    // The kernel takes one bit less than it is told.
+    let bits = nodes.len() * 64 + 1;
+    // SAFETY: reads as many bytes as the slice has.
+    let set = unsafe { libc::syscall(libc::SYS_set_mempolicy, MPOL_BIND, nodes.as_ptr(), bits) };
+    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The policy of linux/mempolicy.h that takes memory from the given nodes only.
+const MPOL_BIND: libc::c_int = 2;
 
 fn ascending(cores: &[Core]) -> Vec<usize> {
     let mut numbers: Vec<usize> = cores.iter().map(|core| core.number).collect();
@@ -180,6 +224,19 @@ mod tests {
             [[0, 1, 2, 3, 4, 5], [0, 1, 2, 3, 4, 5], [6, 7, 8, 9, 10, 11]]
         );
         assert_eq!(cores(&machine, Bind::Numa, 1), [[0, 1, 2, 3, 4, 5]]);
+    }
+
+    #[test]
+    fn ranks_take_nodes_in_turn_and_memory_with_them() {
+        let machine = machine(2, 1, 2, 1);
+        assert_eq!(cores(&machine, Bind::NumaCyclic, 3), [[0, 1], [2, 3], [0, 1]]);
+        let nodes = |bind, ranks| memory(&machine, &shares(&machine, bind, ranks));
+        assert_eq!(nodes(Bind::NumaCyclic, 3), [[0], [1], [0]]);
+        assert_eq!(nodes(Bind::None, 3), [[0], [1], [0]]);
+        assert_eq!(nodes(Bind::Numa, 3), [[0], [0], [1]]);
+        assert_eq!(nodes(Bind::Core, 4), [[0], [0], [1], [1]]);
+        assert_eq!(nodes(Bind::Core, 1), [[0, 1]]);
+        assert_eq!(bits(&[1, 64]), [2, 1]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use crate::assignment::Assignment;
 use crate::binding::{self, Bind, Share};
 use crate::files::Files;
 use crate::hang::{self, Row};
-use crate::process::{self, Ending, Process, Setting};
+use crate::process::{self, Cores, Ending, Process, Setting};
 use crate::refusal::Refusal;
 use crate::report;
 use crate::topology::Topology;
@@ -58,14 +58,18 @@ struct Member {
     ending: Option<Ending>,
 }
 
-/// The cores of the ranks of this machine.
-pub(crate) fn shares(plan: &Assignment, topology: &Topology) -> Vec<Share> {
-    let count = plan.ranks.len();
-    let bind = match plan.bind {
+/// How ranks of this machine are bound.
+fn bind_of(plan: &Assignment, topology: &Topology) -> Bind {
+    match plan.bind {
         Some(bind) => bind,
         None if plan.numa => Bind::None,
-        None => binding::default(topology, count as u32),
-    };
+        None => binding::default(topology, plan.ranks.len() as u32),
+    }
+}
+
+/// The cores of the ranks of this machine.
+pub(crate) fn shares(plan: &Assignment, topology: &Topology) -> Vec<Share> {
+    let (bind, count) = (bind_of(plan, topology), plan.ranks.len());
     if count == 0 { Vec::new() } else { binding::shares(topology, bind, count) }
 }
 
@@ -74,6 +78,10 @@ pub(crate) fn shares(plan: &Assignment, topology: &Topology) -> Vec<Share> {
 pub(crate) struct LocalRanks {
     plan: Assignment,
     shares: Vec<Share>,
+    /// The NUMA nodes of each rank's memory, if it is bound.
+    memory: Vec<Vec<usize>>,
+    /// It was to be spread over NUMA nodes, but there is one.
+    in_vain: bool,
     /// By number on this machine.
     members: Vec<Member>,
     streams: Vec<Stream>,
@@ -85,9 +93,34 @@ pub(crate) struct LocalRanks {
 impl LocalRanks {
     /// No rank has been started.
     pub(crate) fn new(plan: Assignment) -> LocalRanks {
-        let shares = shares(&plan, &Topology::look_up());
-        let buffer = vec![0; READ];
-        LocalRanks { plan, shares, members: Vec::new(), streams: Vec::new(), input: None, buffer }
+        let topology = Topology::look_up();
+        let bind = bind_of(&plan, &topology);
+        let shares = shares(&plan, &topology);
+        let count = plan.ranks.len();
+        let memory = match plan.bind_memory {
+            true => binding::memory(&topology, &shares),
+            false => vec![Vec::new(); count],
+        };
+        let one_node = count > 0 && topology.nodes().len() == 1;
+        let in_vain = one_node && (plan.bind_memory || bind == Bind::NumaCyclic);
+        LocalRanks {
+            plan,
+            shares,
+            memory,
+            in_vain,
+            members: Vec::new(),
+            streams: Vec::new(),
+            input: None,
+            buffer: vec![0; READ],
+        }
+    }
+
+    /// What the user should know of the binding.
+    pub(crate) fn remark(&self) -> Option<&'static str> {
+        self.in_vain.then_some(
+            "warning: it has one NUMA node, so binding to nodes spreads nothing; leave out \
+             --bind numa-cyclic and --bind-memory",
+        )
     }
 
     /// Starts the next rank, as long as there is one. If it cannot be started, those before it are
@@ -101,7 +134,8 @@ impl LocalRanks {
         let local = self.members.len();
         let Some(rank) = self.plan.ranks.get(local).copied() else { return Ok(None) };
         let share = &self.shares[local];
-        let started = process::start(&self.plan, setting, share, local, files, input)?;
+        let cores = Cores { share, memory: &self.memory[local] };
+        let started = process::start(&self.plan, setting, &cores, local, files, input)?;
         let pid = started.process.pid;
         self.members.push(Member { pid, process: Some(started.process), ending: None });
         if rank == 0 {

@@ -37,7 +37,9 @@ mod remote;
 mod report;
 mod ssh_liveness;
 mod ssh_process;
+mod tail;
 mod topology;
+mod variables;
 
 use arguments::Arguments;
 use clap::Parser;

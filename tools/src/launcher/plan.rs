@@ -1,7 +1,7 @@
 //! What is to be started, worked out and checked before anything is.
 
 use crate::allocation::Allocation;
-use crate::arguments::Arguments;
+use crate::arguments::{Arguments, Label};
 use crate::assignment::{Assignment, Command};
 use crate::refusal::Refusal;
 use crate::topology::Topology;
@@ -42,8 +42,14 @@ pub(crate) struct Plan {
     /// Only tell what would be started.
     pub(crate) dry_run: bool,
     pub(crate) debug: bool,
-    pub(crate) label: bool,
-    pub(crate) kill_on_failure: bool,
+    pub(crate) label: Option<Label>,
+    /// The job is ended when fewer ranks than these can end well; none: ranks may fail, but that is
+    /// a failure of the job.
+    pub(crate) needed: Option<usize>,
+    /// Fewer ranks than all that end well are a success.
+    pub(crate) may_lose: bool,
+    pub(crate) last_lines: usize,
+    pub(crate) tee: bool,
     pub(crate) timeout: Option<Duration>,
     pub(crate) output_directory: Option<PathBuf>,
 }
@@ -124,6 +130,8 @@ impl Plan {
             machine_file,
             bind: arguments.bind,
             numa: arguments.numa,
+            bind_memory: arguments.bind_memory,
+            variables: [&arguments.variables[..], &arguments.local_variables[..]].concat(),
             debug: arguments.debug,
         };
         let mut others = Vec::new();
@@ -149,10 +157,24 @@ impl Plan {
             dry_run: arguments.dry_run,
             debug: arguments.debug,
             label: arguments.label,
-            kill_on_failure: arguments.kill_on_failure,
+            needed: needed(arguments, ranks)?,
+            may_lose: arguments.min_ranks.is_some(),
+            last_lines: arguments.last_lines.unwrap_or(0) as usize,
+            tee: arguments.tee,
             timeout: arguments.timeout,
             output_directory: arguments.output_directory.clone(),
         })
+    }
+}
+
+/// How many ranks have to end well, if that matters before all have ended.
+fn needed(arguments: &Arguments, ranks: u32) -> Result<Option<usize>, Refusal> {
+    match arguments.min_ranks {
+        Some(least) if least > ranks => Err(Refusal::usage(format!(
+            "--min-ranks {least} is more than the {ranks} ranks of the job"
+        ))),
+        Some(least) => Ok(Some(least as usize)),
+        None => Ok(arguments.kill_on_failure.then_some(ranks as usize)),
     }
 }
 

@@ -1,8 +1,10 @@
 //! Where the ranks' output goes: standard output and error by whole lines, or files.
 
+use crate::arguments::Label;
 use crate::files::Files;
 use crate::local_ranks::Piece;
 use crate::output::{Lines, Sink, Writer};
+use crate::tail::Tail;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,23 +37,54 @@ pub(crate) struct Printer {
     sinks: Vec<Sink>,
     /// Two for each rank.
     outlets: Vec<Outlet>,
+    /// The last lines of each outlet, so many.
+    tails: Vec<Tail>,
+    last_lines: usize,
+    /// The files of rank 0, if its output goes there and comes here, too.
+    copies: [Option<(File, String)>; 2],
     /// When an unfinished line of rank 0 is shown, as somebody may be asked to answer it.
     prompt_at: Option<Instant>,
 }
 
 impl Printer {
-    /// For so many ranks.
-    pub(crate) fn new(ranks: usize, label: bool) -> io::Result<Printer> {
+    /// For so many ranks, of which each is remembered by so many lines.
+    pub(crate) fn new(
+        ranks: usize,
+        label: Option<Label>,
+        last_lines: usize,
+    ) -> io::Result<Printer> {
         let sinks = sinks()?;
         let width = ranks.saturating_sub(1).to_string().len();
         let outlet = |number: usize| {
             let rank = number / 2;
-            let label = if label { format!("[{rank:>width$}] ") } else { String::new() };
+            let label = match label {
+                None => String::new(),
+                Some(Label::Number) => format!("[{rank:>width$}] "),
+                Some(Label::Rank) => format!("[rank {rank:>width$}] "),
+            };
             let sink = if number.is_multiple_of(2) { 0 } else { sinks.len() - 1 };
             let asks = rank == 0 && sinks[sink].is_terminal();
             Outlet::Lines { lines: Lines::new(number, label), sink, asks }
         };
-        Ok(Printer { outlets: (0..2 * ranks).map(outlet).collect(), sinks, prompt_at: None })
+        Ok(Printer {
+            outlets: (0..2 * ranks).map(outlet).collect(),
+            tails: (0..2 * ranks).map(|_| Tail::default()).collect(),
+            last_lines,
+            copies: [None, None],
+            sinks,
+            prompt_at: None,
+        })
+    }
+
+    /// The output of rank 0 goes into these files, too.
+    pub(crate) fn copy_first(&mut self, files: Files, names: [String; 2]) {
+        let [out, err] = names;
+        self.copies = [Some((files.stdout, out)), Some((files.stderr, err))];
+    }
+
+    /// The last lines that a rank wrote on standard output or error, as far as they came by here.
+    pub(crate) fn tail(&self, rank: usize, stream: usize) -> &Tail {
+        &self.tails[2 * rank + stream]
     }
 
     /// The output of this rank, which runs on another machine, goes into these files.
@@ -66,6 +99,16 @@ impl Printer {
         let number = 2 * piece.rank as usize + usize::from(piece.stream);
         let Some(outlet) = self.outlets.get_mut(number) else { return };
         let mut complaint = None;
+        if self.last_lines > 0 {
+            self.tails[number].push(piece.bytes, self.last_lines);
+        }
+        if let Some(copy) = self.copies.get_mut(number)
+            && let Some((file, name)) = copy
+            && let Err(error) = file.write_all(piece.bytes)
+        {
+            complaint = Some(format!("gaspi_run: --output-dir: {name}: {error}\n"));
+            *copy = None;
+        }
         match outlet {
             Outlet::Lines { lines, sink, .. } if piece.bytes.is_empty() => {
                 lines.finish(&mut self.sinks[*sink]);

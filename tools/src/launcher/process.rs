@@ -70,6 +70,14 @@ pub(crate) struct Setting {
     pub(crate) descriptors: libc::rlimit,
 }
 
+/// Where a rank runs.
+#[derive(Debug)]
+pub(crate) struct Cores<'a> {
+    pub(crate) share: &'a Share,
+    /// The NUMA nodes of its memory; empty for any.
+    pub(crate) memory: &'a [usize],
+}
+
 /// Makes processes whose parents end children of this process.
 pub(crate) fn adopt_orphans() {
     // SAFETY: an integer option; a kernel without it leaves orphans to init.
@@ -89,7 +97,7 @@ pub(crate) fn reset_signals() {
 pub(crate) fn start(
     plan: &Assignment,
     setting: &Setting,
-    share: &Share,
+    cores: &Cores<'_>,
     local: usize,
     files: Option<Files>,
     input: Stdio,
@@ -114,12 +122,12 @@ pub(crate) fn start(
         // What is typed at the debugger (Ctrl-C) is not for the others.
         spawn.process_group(0);
     }
-    set_environment(&mut spawn, plan, setting, share, local);
-    let cores = share.mask();
+    set_environment(&mut spawn, plan, setting, cores.share, local);
+    let masks = (cores.share.mask(), binding::bits(cores.memory));
     let (mask, limit) = (setting.signal_mask, setting.descriptors);
     let parent = std::process::id() as i32;
     // SAFETY: only async-signal-safe calls between fork and exec.
-    unsafe { spawn.pre_exec(move || prepare(parent, &mask, limit, &cores)) };
+    unsafe { spawn.pre_exec(move || prepare(parent, &mask, limit, &masks)) };
     let mut child = spawn.spawn().map_err(|error| refusal(command, rank, &error))?;
     let pid = child.id() as i32;
     let stdin = child.stdin.take().map(|pipe| File::from(OwnedFd::from(pipe)));
@@ -154,6 +162,9 @@ fn set_environment(
         .for_each(|name| {
             spawn.env_remove(name);
         });
+    for variable in &plan.variables {
+        spawn.env(&variable.name, variable.value(local));
+    }
     spawn.env("GASPI_RANK", plan.ranks[local].to_string());
     spawn.env("GASPI_NRANKS", plan.size.to_string());
     spawn.env("GASPI_SOCKET", local.to_string());
@@ -176,7 +187,7 @@ fn prepare(
     parent: i32,
     mask: &libc::sigset_t,
     limit: libc::rlimit,
-    cores: &[u64],
+    (cores, memory): &(Vec<u64>, Vec<u64>),
 ) -> io::Result<()> {
     // SAFETY: an integer option.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
@@ -186,9 +197,10 @@ fn prepare(
         // SAFETY: does not return.
         unsafe { libc::_exit(EXIT_ORPHAN) };
     }
-    // That cores were taken away meanwhile is no reason not to start: the system then puts the rank
-    // where it may run.
+    // That cores or nodes were taken away meanwhile is no reason not to start: the system then puts
+    // the rank where it may run.
     let _ = binding::set(cores);
+    let _ = binding::set_memory(memory);
     system::set_descriptor_limit(limit);
     // SAFETY: the set was filled in by the kernel.
     unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) };

@@ -10,6 +10,7 @@ use crate::binding::Bind;
 use crate::hang::{Row, Waiting};
 use crate::limits;
 use crate::process::Ending;
+use crate::variables::Variable;
 use gaspi_core::wire::codec::{self, DecodeError, Limit};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -17,7 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of this protocol.
-pub(crate) const VERSION: u16 = 3;
+pub(crate) const VERSION: u16 = 4;
 /// Bytes of the largest frame without its length: arguments and environment may have some MiB.
 pub(crate) const FRAME_MAX: usize = 32 << 20;
 /// Bytes of output or input in one frame.
@@ -213,6 +214,19 @@ impl Field for (OsString, OsString) {
     }
 }
 
+impl Field for Variable {
+    fn write(&self, to: &mut Writer) {
+        self.name.write(to);
+        write_list(to, &self.values);
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<Variable> {
+        let variable = Variable { name: Field::read(from)?, values: from.list(ANY, Field::read)? };
+        let bad = variable.name.is_empty() || variable.name.as_bytes().contains(&b'=');
+        let bad = bad || variable.values.is_empty();
+        if bad { Err(Malformed("a variable without a name or value")) } else { Ok(variable) }
+    }
+}
+
 impl Field for Command {
     fn write(&self, to: &mut Writer) {
         self.program.write(to);
@@ -250,6 +264,7 @@ impl Field for Option<Bind> {
             Some(Bind::Core) => 1,
             Some(Bind::Numa) => 2,
             Some(Bind::None) => 3,
+            Some(Bind::NumaCyclic) => 4,
         });
     }
     fn read(from: &mut Reader<'_>) -> Decoded<Option<Bind>> {
@@ -258,6 +273,7 @@ impl Field for Option<Bind> {
             1 => Some(Bind::Core),
             2 => Some(Bind::Numa),
             3 => Some(Bind::None),
+            4 => Some(Bind::NumaCyclic),
             _ => return Err(Malformed("a way to bind that is none")),
         })
     }
@@ -275,7 +291,9 @@ impl Field for Assignment {
         write_option(to, self.environment.as_ref());
         write_option(to, self.machine_file.as_ref());
         self.bind.write(to);
-        to.bool(self.numa).bool(self.debug);
+        to.bool(self.numa).bool(self.bind_memory);
+        write_list(to, &self.variables);
+        to.bool(self.debug);
     }
     fn read(from: &mut Reader<'_>) -> Decoded<Assignment> {
         let plan = Assignment {
@@ -290,6 +308,8 @@ impl Field for Assignment {
             machine_file: from.option(Field::read)?,
             bind: Field::read(from)?,
             numa: from.bool()?,
+            bind_memory: from.bool()?,
+            variables: from.list(ANY, Field::read)?,
             debug: from.bool()?,
         };
         let ascending = plan.ranks.is_sorted_by(|one, next| one < next);

@@ -24,6 +24,8 @@ fn plan() -> Assignment {
         machine_file: Some("/tmp/hosts".into()),
         bind: Some(Bind::Numa),
         numa: true,
+        bind_memory: true,
+        variables: vec![Variable { name: os(b"GPU"), values: vec![os(b"0"), os(b"")] }],
         debug: false,
     }
 }
@@ -139,6 +141,9 @@ fn what_cannot_be_is_refused() {
     assert!(refused(Assignment { ranks: vec![3, 3], ..plan() }));
     assert!(refused(Assignment { ranks: vec![9], ..plan() }));
     assert!(refused(Assignment { size: 70_000, ..plan() }));
+    let variable = |name: &[u8], values| vec![Variable { name: os(name), values }];
+    assert!(refused(Assignment { variables: variable(b"", vec![os(b"x")]), ..plan() }));
+    assert!(refused(Assignment { variables: variable(b"A", vec![]), ..plan() }));
     assert!(refused(Assignment { machine_file: Some(os(b"a\0b").into()), ..plan() }));
     let long = vec![0; PIECE_MAX + 1];
     assert!(Down::decode(&Down::Input(long).encode()).is_err());

@@ -3,6 +3,7 @@
 use crate::process::Ending;
 use gaspi_tools::signals;
 use std::fmt::Write;
+use std::time::Duration;
 
 /// Ranks that are named one by one.
 const NAMED_MAX: usize = 16;
@@ -15,6 +16,8 @@ pub(crate) struct End {
     pub(crate) ending: Ending,
     /// gaspi_run was ending the job by then.
     pub(crate) ordered: bool,
+    /// Since the ranks were started.
+    pub(crate) after: Duration,
 }
 
 /// What happened to a rank, as a phrase for other ranks' errors.
@@ -31,6 +34,16 @@ pub(crate) fn phrase(ending: Ending) -> String {
 /// The status of the first rank that failed, by the time that it ended.
 pub(crate) fn status(ends: &[End]) -> u8 {
     ends.iter().find(|end| end.ending.failed()).map_or(0, |end| end.ending.status())
+}
+
+/// The first rank that failed by itself.
+pub(crate) fn first(ends: &[End]) -> Option<&End> {
+    ends.iter().find(|end| end.ending.failed() && !end.ordered)
+}
+
+/// Ranks that ended with 0.
+pub(crate) fn succeeded(ends: &[End]) -> usize {
+    ends.iter().filter(|end| !end.ending.failed()).count()
 }
 
 /// The closing summary: empty if no rank failed. Ranks that a signal killed come first.
@@ -70,7 +83,7 @@ mod tests {
     use super::*;
 
     fn end(rank: usize, ending: Ending, ordered: bool) -> End {
-        End { rank, pid: 100 + rank as i32, ending, ordered }
+        End { rank, pid: 100 + rank as i32, ending, ordered, after: Duration::ZERO }
     }
 
     #[test]
@@ -84,6 +97,7 @@ mod tests {
             end(5, Ending::Lost, false),
         ];
         assert_eq!(status(&ends), 1);
+        assert_eq!((first(&ends).map(|end| end.rank), succeeded(&ends)), (Some(0), 1));
         assert_eq!(
             summary(&ends, |_| "x"),
             "gaspi_run: rank 2 (pid 102, host x) was killed by signal 9 (SIGKILL)\n\

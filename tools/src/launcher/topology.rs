@@ -41,6 +41,15 @@ impl Topology {
     }
 }
 
+impl Topology {
+    /// The NUMA nodes of the cores, ascending, at least one.
+    pub(crate) fn nodes(&self) -> Vec<usize> {
+        let mut nodes: Vec<usize> = self.cores.iter().map(|core| core.node).collect();
+        nodes.dedup();
+        if nodes.is_empty() { vec![0] } else { nodes }
+    }
+}
+
 /// The numbers of the bits that are set.
 fn numbers(mask: &[u64]) -> Vec<usize> {
     (0..mask.len() * 64).filter(|number| mask[number / 64] >> (number % 64) & 1 == 1).collect()

@@ -100,10 +100,16 @@ impl Running {
     pub(super) fn note_end(&mut self, rank: u32, pid: i32, ending: Ending) {
         let rank = rank as usize;
         let ordered = self.shutdown.is_ordered();
-        self.records.note_end(End { rank, pid, ending, ordered });
+        let after = self.startup.age();
+        self.records.note_end(End { rank, pid, ending, ordered, after });
         let undisturbed = !self.shutdown.has_begun() && !self.records.all_have_ended();
-        if ending.failed() && self.plan.kill_on_failure && undisturbed {
-            self.end_job(&format!("rank {rank} failed: ending the job (--kill-on-failure)"));
+        let hopeless = self.plan.needed.is_some_and(|needed| self.records.hopeful() < needed);
+        if ending.failed() && hopeless && undisturbed {
+            let option = match self.plan.needed {
+                Some(needed) if self.plan.may_lose => format!("--min-ranks {needed}"),
+                _ => "--kill-on-failure".to_owned(),
+            };
+            self.end_job(&format!("rank {rank} failed: ending the job ({option})"));
         }
     }
 

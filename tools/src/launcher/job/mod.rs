@@ -14,6 +14,7 @@ mod shutdown;
 mod startup;
 mod time_limit;
 
+use crate::arguments::Label;
 use crate::files::{self, Files};
 use crate::input::Input;
 use crate::local_ranks::{LocalRanks, Piece};
@@ -24,6 +25,7 @@ use crate::protocol::Down;
 use crate::refusal::{EXIT_TIMEOUT, Refusal};
 use crate::remote::Remote;
 use crate::report;
+use crate::tail::Tail;
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::{Request, Server};
 use gaspi_tools::signals::Signals;
@@ -92,7 +94,7 @@ impl Running {
         let signals = Signals::take(taken.chain(quiet.then_some(libc::SIGTTIN)))
             .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
         let descriptors = system::raise_descriptor_limit();
-        let mut printer = Printer::new(plan.ranks, plan.label)
+        let mut printer = Printer::new(plan.ranks, plan.label, plan.last_lines)
             .map_err(|error| Refusal::launcher(format!("output: {error}")))?;
         let files = outlets(&plan, &mut printer)?;
         process::adopt_orphans();
@@ -140,20 +142,70 @@ impl Running {
         }
         self.drain();
         self.part();
-        let hosts = &self.plan.hosts;
-        let summary = report::summary(self.records.ends(), |rank| &hosts[rank]);
-        self.printer.say(&summary);
+        let status = self.conclude();
         self.write_out();
-        Ok(if self.time_limit.is_exceeded() {
-            EXIT_TIMEOUT
-        } else {
-            report::status(self.records.ends())
-        })
+        Ok(if self.time_limit.is_exceeded() { EXIT_TIMEOUT } else { status })
+    }
+
+    /// Says how the ranks ended; the status to exit with.
+    fn conclude(&mut self) -> u8 {
+        let (hosts, ends) = (&self.plan.hosts, self.records.ends());
+        self.printer.say(&report::summary(ends, |rank| &hosts[rank]));
+        self.repeat_last_lines();
+        let (ends, succeeded) = (self.records.ends(), report::succeeded(self.records.ends()));
+        let status = report::status(ends);
+        let enough = self.plan.needed.is_some_and(|needed| succeeded >= needed);
+        if status == 0 || !(self.plan.may_lose && enough) {
+            return status;
+        }
+        self.printer.say(&format!(
+            "gaspi_run: warning: {succeeded} of {} ranks ended with status 0, which --min-ranks {} \
+             lets pass\n",
+            self.plan.ranks,
+            self.plan.needed.unwrap_or_default()
+        ));
+        0
+    }
+
+    /// Repeats what the first rank that failed said last, on standard error or else on standard
+    /// output.
+    fn repeat_last_lines(&mut self) {
+        let count = self.plan.last_lines;
+        let Some(end) = report::first(self.records.ends()).filter(|_| count > 0) else { return };
+        let tail = |stream: usize, name| {
+            let kept = self.printer.tail(end.rank, stream);
+            match &self.plan.output_directory {
+                // It wrote into its file itself.
+                Some(directory) if kept.len() == 0 => {
+                    let path = files::path(directory, end.rank, self.plan.ranks, name);
+                    let tail = Tail::of_file(&path, count);
+                    (tail.len(), tail.quoted())
+                }
+                _ => (kept.len(), kept.quoted()),
+            }
+        };
+        let streams = [(1, "err", "error"), (0, "out", "output")];
+        let said = streams.into_iter().map(|(stream, name, word)| (tail(stream, name), word));
+        let found = said.into_iter().find(|((count, _), _)| *count > 0);
+        let (rank, seconds) = (end.rank, end.after.as_secs_f64());
+        let text = match found {
+            None => "it wrote nothing\n".to_owned(),
+            Some(((1, text), word)) => format!("its last line on standard {word}:\n{text}"),
+            Some(((count, text), word)) => {
+                format!("its last {count} lines on standard {word}:\n{text}")
+            }
+        };
+        self.printer.say(&format!(
+            "gaspi_run: rank {rank} failed first, {seconds:.1} s after the start; {text}"
+        ));
     }
 
     /// Starts all ranks. If one cannot be started, those before it are killed.
     fn begin(&mut self) -> Result<(), Refusal> {
         self.startup.begin();
+        if let Some(remark) = self.local_ranks.remark() {
+            self.printer.say(&format!("gaspi_run: host {}: {remark}\n", self.plan.own.host));
+        }
         for remote in &mut self.remotes {
             remote.begin();
             remote.flush();
@@ -175,7 +227,7 @@ impl Running {
     fn note_start(&mut self, rank: u32, pid: i32, place: &str) {
         let rank = rank as usize;
         self.records.note_start(rank, pid);
-        if self.plan.label {
+        if self.plan.label == Some(Label::Number) {
             let several = self.plan.own.machines > 1;
             let host =
                 if several { format!(", host {}", self.plan.hosts[rank]) } else { String::new() };
@@ -324,12 +376,16 @@ fn outlets(plan: &Plan, printer: &mut Printer) -> Result<Vec<Option<Files>>, Ref
     };
     let mut files = Vec::new();
     for (rank, both) in files::create(directory, plan.ranks)?.into_iter().enumerate() {
-        if own.binary_search(&(rank as u32)).is_ok() {
+        let name = |stream| files::path(directory, rank, plan.ranks, stream).display().to_string();
+        let names = [name("out"), name("err")];
+        let is_own = own.binary_search(&(rank as u32)).is_ok();
+        if rank == 0 && plan.tee {
+            printer.copy_first(both, names);
+            files.extend(is_own.then_some(None));
+        } else if is_own {
             files.push(Some(both));
         } else {
-            let name =
-                |stream| files::path(directory, rank, plan.ranks, stream).display().to_string();
-            printer.divert(rank, both, [name("out"), name("err")]);
+            printer.divert(rank, both, names);
         }
     }
     Ok(files)

@@ -43,6 +43,11 @@ impl RankRecords {
         self.ends.len() >= self.pids.len()
     }
 
+    /// How many ranks have ended with 0 or may still do so.
+    pub(super) fn hopeful(&self) -> usize {
+        self.pids.len() - self.ends.iter().filter(|end| end.ending.failed()).count()
+    }
+
     /// The ranks that have not ended.
     pub(super) fn running(&self) -> Vec<usize> {
         let mut ended = vec![false; self.pids.len()];

@@ -10,7 +10,8 @@ const TELL: Duration = Duration::from_secs(5);
 /// Before the ranks are started, and from then on.
 #[derive(Debug, Default)]
 pub(super) struct Startup {
-    begun: bool,
+    /// When the ranks were started.
+    begun: Option<Instant>,
     /// When is said next which machines are not ready.
     report: Alarm,
 }
@@ -18,12 +19,17 @@ pub(super) struct Startup {
 impl Startup {
     /// Ranks are started from now on.
     pub(super) fn begin(&mut self) {
-        self.begun = true;
+        self.begun = Some(Instant::now());
     }
 
     /// Whether ranks are being started or were.
     pub(super) fn has_begun(&self) -> bool {
-        self.begun
+        self.begun.is_some()
+    }
+
+    /// How long ago that was.
+    pub(super) fn age(&self) -> Duration {
+        self.begun.map(|at| at.elapsed()).unwrap_or_default()
     }
 
     /// Has the user told after a time.

@@ -1,0 +1,326 @@
+"""`python -m tarantella.bench`: what training costs here, beside one plain process and beside rivals.
+
+Every figure comes from processes of its own, in rounds: each round runs all variants once, so that what else
+the machine does meets all of them. Of each variant the best round counts, by wall time. A variant is a number
+of ranks of this layer, or of Horovod, or one plain process of Keras without it, which is bound to one core.
+The global batch is the same for all. CPU time is user and system time of all ranks.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+
+BATCH = 64
+STEPS = 60
+MODELS = ("lenet", "perceptron", "deep")
+# CPU time of 2 ranks by that of one plain process, at most; throughput of 2 ranks by it, at least.
+GOALS = {"lenet": (1.35, 1.7), "perceptron": (2.2, 1.25), "deep": (2.1, None)}
+RIVALS = ("horovod",)
+MARK = "tarantella-bench "
+
+
+# In the processes that train.
+
+
+def make_model(keras, name):
+    """A model of images of 28 x 28."""
+    layers = keras.layers
+    if name == "lenet":
+        stack = [layers.Conv2D(20, 5, padding="same", activation="relu"), layers.MaxPooling2D(2),
+                 layers.Conv2D(50, 5, padding="same", activation="relu"), layers.MaxPooling2D(2), layers.Flatten(),
+                 layers.Dense(500, activation="relu")]
+    elif name == "perceptron":
+        stack = [layers.Flatten(), layers.Dense(1700, activation="relu"), layers.Dense(1700, activation="relu")]
+    else:
+        stack = [layers.Flatten()] + [layers.Dense(128, activation="relu") for _ in range(40)]
+    return keras.Sequential([keras.Input((28, 28, 1))] + stack + [layers.Dense(10)])
+
+
+def timed(action):
+    """Seconds of wall and CPU time of this process."""
+    begin, cpu = time.perf_counter(), time.process_time()
+    action()
+    return time.perf_counter() - begin, time.process_time() - cpu
+
+
+def train(name, variant, epochs):
+    """Trains a model and tells what it took: per epoch, without the first."""
+    rank, size, total = 0, 1, lambda values: values
+    if variant == "tarantella":
+        import tarantella as tnt
+
+        rank, size = tnt.get_rank(), tnt.get_size()
+        total = tnt.allreduce
+    elif variant == "horovod":
+        import horovod.tensorflow.keras as hvd
+
+        hvd.init()
+        rank, size = hvd.rank(), hvd.size()
+
+        def total(values):
+            return hvd.allreduce(values, average=False).numpy()
+    import numpy as np
+    import tensorflow as tf
+
+    keras = tf.keras
+    keras.utils.set_random_seed(1)
+    random = np.random.default_rng(1)
+    images = random.random((BATCH * STEPS, 28, 28, 1), np.float32)
+    labels = random.integers(0, 10, BATCH * STEPS)
+    data = tf.data.Dataset.from_tensor_slices((images, labels)).batch(BATCH)
+    model, optimizer, callbacks = make_model(keras, name), keras.optimizers.SGD(0.01), []
+    if variant == "tarantella":
+        model = tnt.Model(model)
+    elif variant == "horovod":
+        data = tf.data.Dataset.from_tensor_slices((images, labels)).shard(size, rank).batch(BATCH // size)
+        optimizer = hvd.DistributedOptimizer(optimizer)
+        callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
+    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    first, _ = timed(lambda: model.fit(data.take(1), epochs=1, verbose=0, callbacks=callbacks))
+    model.fit(data, epochs=1, verbose=0)
+    found = {"first_step": first, "size": size}
+    for what, action in (("fit", lambda: model.fit(data, epochs=1, verbose=0)),
+                         ("evaluate", lambda: model.evaluate(data, verbose=0)),
+                         ("predict", lambda: model.predict(images, batch_size=BATCH, verbose=0))):
+        if variant == "horovod" and what != "fit":
+            continue
+        action()
+        best = min(timed(action) for _ in range(epochs))
+        cpu = float(total(np.array([best[1]]))[0]) if size > 1 else best[1]
+        found[what] = {"wall": best[0], "cpu": cpu}
+    if rank == 0:
+        print(MARK + json.dumps(found), flush=True)
+
+
+# In the process that compares.
+
+
+def environment():
+    """That of the processes: one thread of TensorFlow for a rank."""
+    return dict(os.environ, TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="2", OMP_NUM_THREADS="1",
+                TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", TNT_LOG_LEVEL="ERROR")
+
+
+def command(variant, ranks):
+    """What starts a variant on so many ranks."""
+    import tarantella_cli
+
+    launcher = [tarantella_cli.find_tool("gaspi_run"), "-n", str(ranks), "--kill-on-failure"]
+    worker = [sys.executable, os.path.abspath(__file__)]
+    if variant == "tarantella":
+        return launcher + worker
+    if variant == "horovod":
+        return ["horovodrun", "--gloo", "-np", str(ranks)] + worker
+    return worker
+
+
+def run(variant, ranks, name, epochs):
+    """The figures of one variant, from one start of it."""
+    words = command(variant, ranks) + ["--worker", variant, "--model", name, "--epochs", str(epochs)]
+    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
+                          check=False)
+    for line in done.stdout.splitlines():
+        if MARK in line:
+            return json.loads(line[line.index(MARK) + len(MARK):])
+    sys.stderr.write(done.stderr)
+    raise SystemExit("{} on {} ranks ended with status {} and no figures".format(variant, ranks, done.returncode))
+
+
+def shortest(words, more=None, times=5):
+    """The shortest of several runs of a program, in seconds."""
+    found = []
+    for _ in range(times):
+        begin = time.perf_counter()
+        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=dict(environment(), **(more or {})))
+        found.append(time.perf_counter() - begin)
+    return min(found)
+
+
+def starts():
+    """How long imports and the command take."""
+    import tarantella_cli
+
+    cli = [sys.executable, os.path.abspath(tarantella_cli.__file__)]
+    python = shortest([sys.executable, "-c", "pass"])
+    numpy = shortest([sys.executable, "-c", "import numpy"])
+    package = shortest([sys.executable, "-c", "import tarantella"], {"TNT_FRONTEND": "none"})
+    script = shortest(cli + ["-n", "2", "--no-gpu", "--", "-c", "pass"])
+    return {"python": python, "import_besides_numpy": package - numpy, "import": package - python,
+            "command": shortest(cli + ["--version"]), "command_to_script": script - python}
+
+
+def compare(options):
+    """Runs all variants in rounds; the best of each, by model and variant."""
+    variants = [("plain", 1)] + [("tarantella", ranks) for ranks in options.ranks]
+    variants += [(rival, ranks) for rival in options.rivals for ranks in options.ranks if ranks > 1]
+    found = {}
+    for number in range(options.rounds):
+        for name in options.models:
+            for variant, ranks in variants:
+                one = run(variant, ranks, name, options.epochs)
+                key = (name, variant, ranks)
+                if key not in found or one["fit"]["wall"] < found[key]["fit"]["wall"]:
+                    found[key] = one
+                print("round {}: {} {} x {}: {:.2f} s an epoch, {:.2f} CPU-s".format(
+                    number + 1, name, variant, ranks, one["fit"]["wall"], one["fit"]["cpu"]), file=sys.stderr)
+    return found
+
+
+def rows(found):
+    """Records for the table and the file, each beside the plain process."""
+    for (name, variant, ranks), one in found.items():
+        plain = found[name, "plain", 1]
+        record = {"model": name, "variant": variant, "ranks": ranks, "first_step_s": one["first_step"],
+                  "epoch_s": one["fit"]["wall"], "epoch_cpu_s": one["fit"]["cpu"],
+                  "throughput_by_plain": plain["fit"]["wall"] / one["fit"]["wall"],
+                  "cpu_by_plain": one["fit"]["cpu"] / plain["fit"]["cpu"]}
+        for what in ("evaluate", "predict"):
+            if what in one:
+                record[what + "_throughput_by_plain"] = plain[what]["wall"] / one[what]["wall"]
+        yield record
+
+
+def table(records):
+    """The records as text."""
+    lines = ["{:<11} {:<11} {:>5} {:>9} {:>9} {:>11} {:>11} {:>9} {:>9}  {}".format(
+        "model", "variant", "ranks", "s/epoch", "CPU-s", "throughput", "CPU-s by 1", "evaluate", "predict", "goals")]
+    for record in records:
+        goal = ""
+        if record["variant"] == "tarantella" and record["ranks"] == 2:
+            cpu, throughput = GOALS[record["model"]]
+            goal = "CPU-s {:g}".format(cpu) + (", throughput {:g}".format(throughput) if throughput else "")
+        lines.append("{:<11} {:<11} {:>5} {:>9.2f} {:>9.2f} {:>10.2f}x {:>10.2f}x {:>9} {:>9}  {}".format(
+            record["model"], record["variant"], record["ranks"], record["epoch_s"], record["epoch_cpu_s"],
+            record["throughput_by_plain"], record["cpu_by_plain"],
+            *("{:.2f}x".format(record[key]) if key in record else "-"
+              for key in ("evaluate_throughput_by_plain", "predict_throughput_by_plain")), goal).rstrip())
+    return "\n".join(lines)
+
+
+COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#555555")
+
+
+def svg(body, title, width=640, height=360):
+    """A picture around these elements."""
+    head = ('<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" '
+            'font-family="sans-serif" font-size="12">'.format(width, height))
+    text = '<rect width="100%" height="100%" fill="white"/><text x="20" y="24" font-size="15">{}</text>'.format(title)
+    return "\n".join([head, text] + body + ["</svg>", ""])
+
+
+def text(x, y, words, anchor="start"):
+    """A text of a picture."""
+    return '<text x="{:.0f}" y="{:.0f}" text-anchor="{}">{}</text>'.format(x, y, anchor, words)
+
+
+def speed_up(records):
+    """Throughput against ranks, a line for each model, beside the ideal one."""
+    records = [record for record in records if record["variant"] == "tarantella"]
+    most = max(record["ranks"] for record in records)
+    top = max([most] + [record["throughput_by_plain"] for record in records])
+    left, right, low, high = 60, 460, 310, 50
+
+    def place(ranks, value):
+        return left + (right - left) * (ranks - 1) / max(1, most - 1), low - (low - high) * value / top
+
+    body = ['<path d="M{} {}V{}H{}" fill="none" stroke="black"/>'.format(left, high, low, right),
+            text((left + right) / 2, low + 36, "ranks", "middle"), text(20, 44, "throughput by one plain process")]
+    for ranks in range(1, most + 1):
+        body.append(text(place(ranks, 0)[0], low + 18, str(ranks), "middle"))
+        body.append(text(left - 8, place(1, ranks)[1] + 4, str(ranks), "end"))
+    lines = [("ideal", [(ranks, ranks) for ranks in range(1, most + 1)], "#bbbbbb")]
+    for number, name in enumerate(sorted({record["model"] for record in records})):
+        own = sorted((r["ranks"], r["throughput_by_plain"]) for r in records if r["model"] == name)
+        lines.append((name, own, COLOURS[number % len(COLOURS)]))
+    for number, (name, points, colour) in enumerate(lines):
+        places = [place(*point) for point in points]
+        body.append('<polyline points="{}" fill="none" stroke="{}" stroke-width="2"/>'.format(
+            " ".join("{:.1f},{:.1f}".format(*each) for each in places), colour))
+        body += ['<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>'.format(*each, colour) for each in places]
+        body.append('<rect x="480" y="{}" width="12" height="12" fill="{}"/>'.format(60 + 20 * number, colour))
+        body.append(text(498, 71 + 20 * number, name))
+    return svg(body, "Speed-up of training")
+
+
+def cpu_seconds(records):
+    """CPU time of an epoch, a bar for each variant."""
+    top = max(record["cpu_by_plain"] for record in records)
+    names = sorted({(record["variant"], record["ranks"]) for record in records})
+    body, y = [text(20, 44, "CPU time of all ranks by that of one plain process")], 60
+    for name in dict.fromkeys(record["model"] for record in records):
+        body.append(text(20, y + 12, name))
+        for record in (record for record in records if record["model"] == name):
+            colour = COLOURS[names.index((record["variant"], record["ranks"])) % len(COLOURS)]
+            length = 320 * record["cpu_by_plain"] / top
+            body.append('<rect x="240" y="{}" width="{:.1f}" height="14" fill="{}"/>'.format(y, length, colour))
+            body.append(text(232, y + 12, "{} x {}".format(record["variant"], record["ranks"]), "end"))
+            body.append(text(246 + length, y + 12, "{:.2f}".format(record["cpu_by_plain"])))
+            y += 20
+        y += 10
+    return svg(body, "CPU time of training", height=y + 20)
+
+
+def numbers(words):
+    """The numbers of a list such as 1,2."""
+    return [int(word) for word in words.split(",")]
+
+
+def parse(words):
+    """The options."""
+    parser = argparse.ArgumentParser(prog="python -m tarantella.bench", description=__doc__.splitlines()[0])
+    parser.add_argument("--ranks", type=numbers, default=[1, 2], help="numbers of ranks; default: 1,2")
+    parser.add_argument("--models", type=lambda words: words.split(","), default=list(MODELS),
+                        help="of {}".format(", ".join(MODELS)))
+    parser.add_argument("--rivals", type=lambda words: words.split(","), default=[], help="horovod, where installed")
+    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--epochs", type=int, default=3, help="in each process; default: 3")
+    parser.add_argument("--to", default=".", metavar="DIR", help="where training.json and the plots go")
+    parser.add_argument("--worker", help=argparse.SUPPRESS)
+    parser.add_argument("--model", help=argparse.SUPPRESS)
+    options = parser.parse_args(words)
+    for each in options.models:
+        if each not in MODELS:
+            parser.error("there is no model {}; use {}".format(each, ", ".join(MODELS)))
+    for each in options.rivals:
+        if each not in RIVALS:
+            parser.error("there is no rival {}; use {}".format(each, ", ".join(RIVALS)))
+        found = subprocess.run([sys.executable, "-c", "import horovod.tensorflow.keras"], check=False,
+                               stderr=subprocess.DEVNULL, env=environment())
+        if found.returncode != 0:
+            parser.error("Horovod cannot be imported here: build it with HOROVOD_WITH_TENSORFLOW=1 in an environment "
+                         "with TensorFlow 2.10 to 2.12, or leave out --rivals")
+    return options
+
+
+def main(words=None):
+    """The comparison; its exit status."""
+    options = parse(words)
+    if options.worker:
+        if options.worker == "plain":
+            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
+        train(options.model, options.worker, options.epochs)
+        return 0
+    cores = len(os.sched_getaffinity(0))
+    if max(options.ranks) > cores:
+        print("note: {} ranks on {} cores".format(max(options.ranks), cores), file=sys.stderr)
+    records = list(rows(compare(options)))
+    beginnings = starts()
+    print(table(records))
+    print("\n" + "\n".join("{:<22} {:6.3f} s".format(name, value) for name, value in beginnings.items()))
+    os.makedirs(options.to, exist_ok=True)
+    for name, content in (("training.json", json.dumps(
+            {"cores": cores, "batch": BATCH, "steps": STEPS, "rows": records, "starts_s": beginnings}, indent=1)),
+            ("speed-up.svg", speed_up(records)), ("cpu-time.svg", cpu_seconds(records))):
+        with open(os.path.join(options.to, name), "w", encoding="utf-8") as file:
+            file.write(content)
+    return 0
+
+
+if __name__ == "__main__":
+    if not __package__:
+        # Started by its path, Python would take modules of this package for those of others (keras).
+        sys.path.pop(0)
+    sys.exit(main())

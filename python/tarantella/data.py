@@ -1,0 +1,343 @@
+"""Dividing data among the ranks.
+
+A batch of `b` samples is cut into contiguous slices: each rank takes `b // p` samples, the first `b % p`
+ranks one more. A rank without a sample takes the first one as a stand-in, which must change nothing.
+
+Datasets made here yield `(element, share)`. `share` is a dict of int64: `local`, samples of this rank, 0 for a
+stand-in; `global`, samples of the batch, 0 where only the ranks together know it (each feeds its own data);
+and, when batches are compared, `fingerprint`, two numbers that are equal on all ranks for equal batches.
+
+Every rank runs the dataset of the user up to the cut, so it must be the same on all ranks. Datasets are never
+looked at beforehand: an iteration more would change the order that a shuffled dataset gives next.
+"""
+
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from . import ranks
+
+AUTOTUNE = tf.data.AUTOTUNE
+_no_convert = tf.autograph.experimental.do_not_convert
+_FINGERPRINT_VALUES = 8
+
+
+# ==== The rule ====
+
+def bounds(batch: Any, num_ranks: int, rank: int) -> Tuple[Any, Any]:
+    """First sample and number of samples of a rank; of numbers or of tensors."""
+    each, more = batch // num_ranks, batch % num_ranks
+    if isinstance(batch, (int, np.integer)):
+        return each * rank + min(rank, more), each + (1 if rank < more else 0)
+    begin = each * rank + tf.minimum(tf.cast(rank, more.dtype), more)
+    return begin, each + tf.cast(more > rank, more.dtype)
+
+
+def sizes(batch: int, num_ranks: int) -> List[int]:
+    """Samples of each rank."""
+    return [bounds(batch, num_ranks, rank)[1] for rank in range(num_ranks)]
+
+
+def describe(batch: int, num_ranks: int) -> str:
+    """`64 = 16 x 4 ranks`, `100 = 1 x 34 + 2 x 33 on 3 ranks`."""
+    each, more = divmod(batch, num_ranks)
+    if more == 0:
+        return "{} = {} x {} ranks".format(batch, each, num_ranks)
+    return "{} = {} x {} + {} x {} on {} ranks".format(batch, more, each + 1, num_ranks - more, each, num_ranks)
+
+
+# ==== Elements ====
+
+def leaves(element: Any) -> List[Any]:
+    """The tensors, or the specifications of tensors, of an element."""
+    return [leaf for leaf in tf.nest.flatten(element) if getattr(leaf, "shape", None) is not None]
+
+
+def _rows(leaf: Any) -> Any:
+    """Samples in a tensor: a number where it is fixed, else a tensor."""
+    fixed = None if leaf.shape.rank is None else leaf.shape[0]
+    if fixed is not None:
+        return int(fixed)
+    if isinstance(leaf, tf.RaggedTensor):
+        return tf.cast(leaf.nrows(), tf.int64)
+    if isinstance(leaf, tf.SparseTensor):
+        return tf.cast(leaf.dense_shape[0], tf.int64)
+    return tf.shape(leaf, out_type=tf.int64)[0]
+
+
+def check_batched(spec: Any) -> None:
+    """Raises ValueError unless all tensors of an element have a first dimension, of one length."""
+    lengths = set()
+    for leaf in leaves(spec):
+        if leaf.shape.rank == 0:
+            raise ValueError("the dataset yields single samples or scalars: {}; batch it with the global batch size, "
+                             "dataset.batch(64), or pass tnt_micro_batch_size".format(spec))
+        if leaf.shape.rank is not None and leaf.shape[0] is not None:
+            lengths.add(int(leaf.shape[0]))
+    if len(lengths) > 1:
+        raise ValueError("the parts of a batch have different numbers of samples, {}: {}".format(
+            ", ".join(str(length) for length in sorted(lengths)), spec))
+
+
+def static_batch(spec: Any) -> Optional[int]:
+    """Samples of each batch if the dataset fixes them, else None."""
+    for leaf in leaves(spec):
+        if leaf.shape.rank and leaf.shape[0] is not None:
+            return int(leaf.shape[0])
+    return None
+
+
+def _batch_of(element: Any) -> Any:
+    counts = [_rows(leaf) for leaf in leaves(element)]
+    if not counts:
+        raise ValueError("the dataset yields elements without a tensor")
+    fixed = [count for count in counts if isinstance(count, int)]
+    if fixed:
+        return fixed[0]
+    with tf.control_dependencies([
+            tf.debugging.assert_equal(count, counts[0], "the parts of a batch have different numbers of samples")
+            for count in counts[1:]]):
+        return tf.identity(counts[0])
+
+
+def _take(leaf: Any, begin: Any, count: Any) -> Any:
+    if leaf is None:
+        return None
+    if isinstance(leaf, tf.SparseTensor):
+        rest = leaf.dense_shape[1:]
+        start = tf.concat([[tf.cast(begin, tf.int64)], tf.zeros_like(rest)], 0)
+        return tf.sparse.slice(leaf, start, tf.concat([[tf.cast(count, tf.int64)], rest], 0))
+    return leaf[begin:begin + count]
+
+
+def _as_number(batch: Any) -> tf.Tensor:
+    return tf.constant(batch, tf.int64) if isinstance(batch, int) else batch
+
+
+def cut(element: Any, num_ranks: int, rank: int) -> Tuple[Any, Dict[str, tf.Tensor]]:
+    """The slice of a rank and its share. Lengths stay fixed where the batch has a fixed one."""
+    batch = _batch_of(element)
+    if num_ranks == 1:
+        return element, {"local": _as_number(batch), "global": _as_number(batch)}
+    begin, local = bounds(batch, num_ranks, rank)
+    if isinstance(batch, int):
+        begin, count = (begin, local) if local else (0, min(1, batch))
+    else:
+        begin = tf.where(local > 0, begin, tf.zeros_like(begin))
+        count = tf.maximum(local, tf.minimum(tf.ones_like(batch), batch))
+    part = tf.nest.map_structure(lambda leaf: _take(leaf, begin, count), element)
+    return part, {"local": _as_number(local), "global": _as_number(batch)}
+
+
+def fingerprint(element: Any, batch: Any) -> tf.Tensor:
+    """Two int64 of a few elements of a batch and of its length."""
+    parts = [tf.reshape(tf.bitcast(_as_number(batch), tf.uint8), [-1])]
+    for leaf in leaves(element):
+        if isinstance(leaf, tf.RaggedTensor):
+            leaf = leaf.flat_values
+        elif isinstance(leaf, tf.SparseTensor):
+            leaf = leaf.values
+        flat = tf.reshape(leaf, [-1])
+        length = tf.size(flat, out_type=tf.int64)
+        places = tf.range(_FINGERPRINT_VALUES, dtype=tf.int64) * tf.maximum(length - 1, 0) // (_FINGERPRINT_VALUES - 1)
+        few = tf.gather(flat, places[:tf.minimum(length, _FINGERPRINT_VALUES)])
+        if few.dtype == tf.string:
+            few = tf.strings.to_hash_bucket_fast(few, 2 ** 62)
+        elif few.dtype == tf.bool:
+            few = tf.cast(few, tf.uint8)
+        parts.append(tf.reshape(tf.bitcast(few, tf.uint8), [-1]))
+    data = tf.concat(parts, 0)
+    both = tf.fingerprint(tf.stack([data, tf.reverse(data, [0])]))
+    return tf.bitcast(both, tf.int64)
+
+
+# ==== Datasets ====
+
+class Watch:
+    """Notes the batch sizes as the dataset meets them, and checks the first one.
+
+    `check(batch)` raises ValueError for a first batch that will not do. The error surfaces in the loop as one of
+    TensorFlow's; `error` keeps the original.
+    """
+
+    def __init__(self, check: Optional[Callable[[int], None]] = None) -> None:
+        self.first: Optional[int] = None
+        self.other: Dict[int, int] = {}
+        self.error: Optional[BaseException] = None
+        self._check = check
+
+    def see(self, index: Any, batch: Any) -> np.int64:
+        """Called for the first batch of an iteration and for each that has another size."""
+        index, batch = int(index), int(batch)
+        if self.first is None:
+            self.first = batch
+            if self._check is not None:
+                try:
+                    self._check(batch)
+                except ValueError as error:
+                    self.error = error
+                    raise
+        if batch != self.first:
+            self.other[index] = batch
+        return np.int64(0)
+
+    def batch_at(self, index: int) -> int:
+        """Size of a batch that has been met."""
+        return self.other.get(index, self.first or 0)
+
+
+def divide(dataset: tf.data.Dataset, num_ranks: int, rank: int, watch: Optional[Watch] = None, compare: str = "off",
+           transform: Optional[Callable] = None, compared: Optional[Callable] = None) -> tf.data.Dataset:
+    """The slices of a rank, as `(element, share)`.
+
+    `compare` says in which steps the share has a fingerprint that counts: "step", "epoch" (the first of an
+    iteration; 0 in others) or "off". `transform` is applied to the slice, `compared` gives the part of the batch
+    that the fingerprint is made of.
+    """
+    check_batched(dataset.element_spec)
+
+    @_no_convert
+    def one(state: Any, element: Any) -> Any:
+        index, first = state
+        part, share = cut(element, num_ranks, rank)
+        batch = share["global"]
+        if watch is not None:
+            tf.cond(tf.equal(batch, first), lambda: tf.constant(0, tf.int64),
+                    lambda: tf.ensure_shape(tf.numpy_function(watch.see, [index, batch], tf.int64), []))
+        if compare != "off":
+            def make() -> tf.Tensor:
+                return tf.ensure_shape(fingerprint(compared(element) if compared else element, batch), [2])
+
+            share["fingerprint"] = make() if compare == "step" else tf.cond(
+                tf.equal(index, 0), make, lambda: tf.zeros([2], tf.int64))
+        if transform is not None:
+            part = transform(part)
+        return (index + 1, tf.where(first < 0, batch, first)), (part, share)
+
+    return dataset.scan((tf.constant(0, tf.int64), tf.constant(-1, tf.int64)), one)
+
+
+def undivided(dataset: tf.data.Dataset, watch: Optional[Watch] = None) -> tf.data.Dataset:
+    """All of a rank's own data, as `(element, share)`; the size of the global batch is not known here."""
+    check_batched(dataset.element_spec)
+
+    def one(part: Any, share: Dict[str, tf.Tensor]) -> Any:
+        return part, {"local": share["local"], "global": tf.zeros_like(share["local"])}
+
+    return divide(dataset, 1, 0, watch).map(_no_convert(one))
+
+
+def deal(dataset: tf.data.Dataset, num_ranks: int, rank: int) -> tf.data.Dataset:
+    """Whole batches in turn: batch `i` goes to rank `i % p`. What predict takes, whose results then have the bits of
+    one rank: a batch of another size may be summed in another order."""
+    return dataset if num_ranks == 1 else dataset.shard(num_ranks, rank)
+
+
+def preprocess_samples(dataset: tf.data.Dataset, preprocess: Callable, calls: Any) -> tf.data.Dataset:
+    """Applies `preprocess` to each sample of the slices of a dataset of `(element, share)`."""
+
+    @_no_convert
+    def one(part: Any, share: Any) -> tf.data.Dataset:
+        samples = tf.data.Dataset.from_tensor_slices(part)
+        if isinstance(part, tuple):
+            def call(*sample: Any) -> Any:
+                return preprocess(*sample)
+        else:
+            def call(sample: Any) -> Any:
+                return preprocess(sample)
+        count = tf.maximum(share["local"], 1)
+        done = samples.map(call, num_parallel_calls=calls, deterministic=True).batch(count)
+        return tf.data.Dataset.zip((done, tf.data.Dataset.from_tensors(share)))
+
+    length = dataset.cardinality()
+    return dataset.flat_map(one).apply(tf.data.experimental.assert_cardinality(length))
+
+
+class Dataset:
+    """What `fit` makes of a dataset: the slices of this rank.
+
+    Iterating yields elements; `weights` yields `(element, weight)` with the weight of the element's gradient,
+    samples of this rank by samples of all, 0 for a stand-in. `num_ranks` and `rank` are those of the job unless given.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, num_ranks: Optional[int] = None, rank: Optional[int] = None,
+                 preprocess: Optional[Callable] = None, num_parallel_calls: Any = AUTOTUNE) -> None:
+        if isinstance(dataset, Dataset):
+            preprocess = dataset.preprocess if preprocess is None else preprocess
+            num_parallel_calls, dataset = dataset.num_parallel_calls, dataset.dataset
+        if not isinstance(dataset, tf.data.Dataset):
+            raise TypeError("tnt.data.Dataset takes a tf.data.Dataset batched with the global batch size, not {}".format(
+                type(dataset).__name__))
+        if num_ranks is not None and num_ranks < 1:
+            raise ValueError("num_ranks is {}; it has to be at least 1".format(num_ranks))
+        if rank is not None and not 0 <= rank < (num_ranks or ranks.get_size()):
+            raise ValueError("rank {} does not exist among {} ranks".format(rank, num_ranks or ranks.get_size()))
+        check_batched(dataset.element_spec)
+        self.dataset = dataset
+        self.preprocess = preprocess
+        self.num_parallel_calls = num_parallel_calls
+        self._num_ranks = num_ranks
+        self._rank = rank
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of slices."""
+        return ranks.get_size() if self._num_ranks is None else self._num_ranks
+
+    @property
+    def rank(self) -> int:
+        """The slice that this object takes."""
+        return ranks.get_rank() if self._rank is None else self._rank
+
+    def divided(self, watch: Optional[Watch] = None, compare: str = "off") -> tf.data.Dataset:
+        """The slices as `(element, share)`."""
+        return self.finish(divide(self.dataset, self.num_ranks, self.rank, watch, compare))
+
+    def finish(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
+        """Applies `preprocess` to a dataset of `(element, share)`."""
+        if self.preprocess is None:
+            return dataset
+        return preprocess_samples(dataset, self.preprocess, self.num_parallel_calls).prefetch(AUTOTUNE)
+
+    @property
+    def element_spec(self) -> Any:
+        """Specification of what iterating yields."""
+        return self.divided().element_spec[0]
+
+    def cardinality(self) -> tf.Tensor:
+        """Number of batches, as of a tf.data.Dataset."""
+        return self.dataset.cardinality()
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __iter__(self) -> Iterator[Any]:
+        for element, _ in self.divided():
+            yield element
+
+    @property
+    def weights(self) -> Iterator[Tuple[Any, float]]:
+        """Elements and the weights of their gradients."""
+        for element, share in self.divided(self._watch()):
+            yield element, int(share["local"]) / max(1, int(share["global"]))
+
+    def _watch(self) -> Watch:
+        return Watch(lambda batch: check_first(batch, self.num_ranks))
+
+
+def check_first(batch: int, num_ranks: int) -> None:
+    """Raises ValueError for a first batch with fewer samples than ranks."""
+    if batch < num_ranks:
+        raise ValueError("the global batch of {} samples is smaller than the number of ranks, {}; use a batch size of "
+                         "at least {} or fewer ranks".format(batch, num_ranks, num_ranks))
+
+
+def distribute(dataset: tf.data.Dataset, preprocess: Optional[Callable] = None,
+               num_parallel_calls: Any = AUTOTUNE) -> Dataset:
+    """A dataset for `fit` whose costly part runs on each rank's own samples only.
+
+    `dataset` yields global batches of something cheap: file names, indices, bytes. The cut comes first, then
+    `preprocess` per sample, with the arguments that `Dataset.map` would give it.
+    """
+    return Dataset(dataset, preprocess=preprocess, num_parallel_calls=num_parallel_calls)

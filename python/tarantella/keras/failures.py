@@ -1,0 +1,113 @@
+"""Errors of the operators as exceptions of this package, and signals while a rank waits in them."""
+
+import contextlib
+import os
+import signal
+import threading
+from typing import Any, Callable, Iterator, Optional
+
+import tensorflow as tf
+
+from .. import errors, library
+from . import operators
+
+_MARK = "tarantella: "
+
+
+@contextlib.contextmanager
+def translated(control: Callable[[], Any]) -> Iterator[None]:
+    """Within the block, what an operator reports becomes RankFailure, WaitTimeout or DataMismatch.
+
+    `control` gives the control line of the model, or None.
+    """
+    _interrupts.watch()
+    try:
+        yield
+    except tf.errors.OpError as error:
+        translation = translate(error, control())
+        if translation is None:
+            raise
+        raise translation from None
+    except errors.LibraryError as error:
+        failure = _failure_of(str(error))
+        if failure is None:
+            raise
+        raise failure from None
+    except RuntimeError as error:
+        # TensorFlow loses its own error when Python's handler of Ctrl-C raises at the same time.
+        if "REPLACED BY KeyboardInterrupt" in str(error):
+            raise KeyboardInterrupt() from None
+        raise
+    finally:
+        operators.functions().tarantella_tf_interrupt(0)
+
+
+def translate(error: Any, control: Any = None) -> Optional[BaseException]:
+    """The exception for an error of TensorFlow; None if it is not by our operators."""
+    text = str(error.message)
+    if _MARK not in text:
+        return None
+    text = _first_line(text)
+    if isinstance(error, tf.errors.CancelledError):
+        return KeyboardInterrupt()
+    if isinstance(error, tf.errors.DeadlineExceededError):
+        return errors.WaitTimeout(text)
+    if isinstance(error, tf.errors.AbortedError):
+        return _failure_of(text) or errors.LibraryError(text)
+    if isinstance(error, tf.errors.FailedPreconditionError) and control is not None:
+        difference = control.difference()
+        if difference is not None:
+            return difference
+    return None
+
+
+def _first_line(text: str) -> str:
+    """Our words of a message, without the nodes that TensorFlow appends."""
+    text = text[text.index(_MARK) + len(_MARK):]
+    return text.split("\n")[0].strip()
+
+
+def _failure_of(text: str) -> Optional[errors.RankFailure]:
+    return library.rank_failure(text)
+
+
+class _Interrupts:
+    """Has operators that wait end when Ctrl-C was pressed.
+
+    Python runs its handler only once the operator has returned. What it writes to the wakeup descriptor
+    when the signal comes is read by a thread, which tells the operators.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._write: Optional[int] = None
+
+    def watch(self) -> None:
+        """Begins, in the main thread; where another library has the descriptor, it keeps it."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        with self._lock:
+            if self._write is not None:
+                return
+            read, write = os.pipe()
+            os.set_blocking(write, False)
+            former = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+            if former != -1:
+                signal.set_wakeup_fd(former)
+                os.close(read)
+                os.close(write)
+                return
+            self._write = write
+            threading.Thread(target=self._read, args=(read,), name="tarantella-signals", daemon=True).start()
+
+    @staticmethod
+    def _read(read: int) -> None:
+        while True:
+            numbers = os.read(read, 64)
+            if not numbers:
+                return
+            if signal.SIGINT in numbers:
+                operators.functions().tarantella_tf_interrupt(1)
+
+
+_interrupts = _Interrupts()

@@ -1,0 +1,614 @@
+"""The bodies of fit, evaluate, predict and of their `_on_batch` forms for a model of several ranks.
+
+Each checks the arguments, lets the ranks compare what they were called with, divides the data, and hands the rest to
+the user's own class, `base`. Functions take `(model, base, kwargs)`; `kwargs` holds all arguments by name.
+"""
+
+import contextlib
+import weakref
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from .. import collectives, data, log, ranks, settings
+from . import callbacks as callback_lists
+from . import flavour, is_keras3, metrics, sources
+from .sources import Request, Source
+
+
+# Loops that run for a model; more than one where a callback calls evaluate.
+_depths: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
+
+
+# ==== What a call begins with ====
+
+class Call:
+    """One call of fit, evaluate or predict: who was called with what."""
+
+    def __init__(self, model: Any, procedure: str, kwargs: Dict[str, Any]) -> None:
+        self.model = model
+        self.procedure = procedure
+        self.kwargs = dict(kwargs)
+        self.keras = flavour(model)
+        self.keras3 = is_keras3(model)
+        self.distribute = _boolean("tnt_distribute_dataset", self.kwargs.pop("tnt_distribute_dataset", True))
+        self.micro_batch_size = _positive("tnt_micro_batch_size", self.kwargs.pop("tnt_micro_batch_size", None))
+        self.watch = data.Watch()
+
+    def take(self, name: str, default: Any = None) -> Any:
+        """Takes an argument out of those that Keras is given."""
+        return self.kwargs.pop(name, default)
+
+    def request(self, **more: Any) -> Request:
+        """What a source has to know."""
+        fields = dict(keras=self.keras, keras3=self.keras3, procedure=self.procedure, model=self.model,
+                      micro_batch_size=self.micro_batch_size, distribute=self.distribute)
+        return Request(**dict(fields, **more))
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Around Keras' own loop: output on the master only, errors of the data pipeline as they were raised."""
+        quiet = not (ranks.is_master_rank() or settings.get().output_on_all_devices)
+        interactive = _quieten(self.keras) if quiet else None
+        _depths[self.model] = _depths.get(self.model, 0) + 1
+        try:
+            yield
+        except tf.errors.OpError as error:
+            if self.watch.error is not None:
+                raise self.watch.error from None
+            raise error
+        finally:
+            _depths[self.model] -= 1
+            if interactive:
+                self.keras.utils.enable_interactive_logging()
+
+    def verbosity(self) -> None:
+        """Only the master shows a progress bar."""
+        if not (ranks.is_master_rank() or settings.get().output_on_all_devices):
+            self.kwargs["verbose"] = 0
+
+
+def in_loop(model: Any) -> bool:
+    """Whether a loop of this module runs for a model: then callbacks are what calls."""
+    return _depths.get(model, 0) > 0
+
+
+def _quieten(keras: Any) -> bool:
+    utils = keras.utils
+    if not hasattr(utils, "disable_interactive_logging"):
+        return False
+    enabled = utils.is_interactive_logging_enabled()
+    utils.disable_interactive_logging()
+    return enabled
+
+
+def _boolean(name: str, value: Any) -> bool:
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError("{} is {!r}; it has to be True or False".format(name, value))
+    return bool(value)
+
+
+def _positive(name: str, value: Any) -> Optional[int]:
+    if value is None:
+        return None
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
+        raise TypeError("{} is {!r}; it has to be a number of samples".format(name, value))
+    if value < 1:
+        raise ValueError("{} is {}; it has to be at least 1".format(name, value))
+    return int(value)
+
+
+def _require_compiled(call: Call) -> None:
+    model = call.model
+    compiled = getattr(model, "compiled", False) if call.keras3 else getattr(model, "_is_compiled", False)
+    if not compiled:
+        kind = ValueError if call.keras3 else RuntimeError
+        raise kind("You must compile your model before training/testing: call model.compile(optimizer, loss) before "
+                   "{}()".format(call.procedure))
+
+
+def _compare_calls(procedure: str, own: Dict[str, Any]) -> List[Dict[str, Any]]:
+    """What all ranks say of their call; a difference that would part them is an error on all."""
+    own = dict({"procedure": procedure}, **own)
+    of_all = collectives.allgather_object(own) if ranks.get_size() > 1 else [own]
+    for rank, other in enumerate(of_all):
+        for name, value in of_all[0].items():
+            if name in ("procedure", "must_agree") or name in of_all[0].get("must_agree", ()):
+                if other.get(name) != value:
+                    raise ValueError("ranks 0 and {} called {} with different {}: {} and {}; call it with the same "
+                                     "arguments on all ranks".format(rank, procedure, name.replace("_", " "), value,
+                                                                     other.get(name)))
+    return of_all
+
+
+# ==== Building ====
+
+def _example(spec: Any) -> Any:
+    """Zeros of the shape of a batch of one sample; None where the shape is not fixed enough."""
+    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or spec.dtype == tf.string:
+        return None
+    dimensions = [1] + [dimension for dimension in spec.shape[1:]]
+    return None if None in dimensions else tf.zeros(dimensions, spec.dtype)
+
+
+def build(model: Any, spec: Any, first: Optional[Callable[[], Any]] = None) -> None:
+    """Builds a model that is not built, by a call on zeros of the shape of the data, or else on its first slice."""
+    if getattr(model, "built", True) and (not is_keras3(model) or not _unbuilt_layers(model)):
+        return
+    x = spec[0] if isinstance(spec, tuple) else spec
+    example = tf.nest.map_structure(_example, x)
+    if any(leaf is None for leaf in tf.nest.flatten(example)):
+        if first is None:
+            return
+        element = first()
+        example = element[0] if isinstance(element, tuple) else element
+    try:
+        model(example)
+    except NotImplementedError:
+        # Models with a train_step of their own need not have a call.
+        return
+
+
+def _unbuilt_layers(model: Any) -> bool:
+    return any(not getattr(layer, "built", True) for layer in getattr(model, "layers", []))
+
+
+def _prepare(call: Call, source: Optional[Source]) -> None:
+    from . import model as models
+
+    if source is not None:
+        build(call.model, source.element_spec(), lambda: next(iter(source.divided(data.Watch(), "off")))[0])
+    models.prepare(call.model)
+
+
+# ==== fit ====
+
+def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
+    """`fit` of a tnt.Model."""
+    call = Call(model, "fit", kwargs)
+    _require_compiled(call)
+    epochs = call.kwargs.get("epochs", 1)
+    x, y, sample_weight = call.take("x"), call.take("y"), call.take("sample_weight")
+    batch_size = _positive("batch_size", call.take("batch_size"))
+    fraction = call.take("validation_split", 0.0)
+    validation = call.take("validation_data")
+    if fraction and validation is None:
+        (x, y, sample_weight), validation = sources.split((x, y, sample_weight), fraction)
+    steps = _positive("steps_per_epoch", call.take("steps_per_epoch"))
+    workers = call.kwargs.get("workers", 1)
+    shuffle = call.take("shuffle", True)
+    told = [each["order"] for each in _compare_calls("fit", {"order": sources.draw(x, shuffle)})]
+    order_seed, drawn = sources.order_seed(told), told[0][1]
+    if not call.distribute and ranks.get_size() > 1:
+        # Each rank its own order of its own data.
+        order_seed = drawn = (told[0][1] if told[0][0] is None else told[0][0]) + ranks.get_rank()
+    request = call.request(batch_size=batch_size, steps=steps, epochs=epochs, workers=workers, shuffle=shuffle,
+                           class_weight=call.take("class_weight"), order_seed=order_seed, drawn=drawn)
+    source = sources.make(request, x, y, sample_weight)
+    call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
+    if source.batch is not None:
+        sources.check_first(request, source.batch)
+    given = _validation(call, validation, batch_size, workers)
+
+    listed = callback_lists.flatten(call.keras, call.take("callbacks"))
+    own = dict(callback_lists.told(call.keras, listed), epochs=epochs, initial_epoch=call.kwargs.get("initial_epoch", 0),
+               steps_per_epoch=steps, distributed=call.distribute, validates=given is not None,
+               validation_freq=call.kwargs.get("validation_freq", 1), batch_size=source.batch, steps=source.steps)
+    own["must_agree"] = ["epochs", "initial_epoch", "steps_per_epoch", "distributed", "validates", "validation_freq"]
+    if call.distribute:
+        own["must_agree"] += ["batch_size", "steps"]
+    of_all = _compare_calls("fit", own)
+    agreed = callback_lists.agree(own, of_all)
+    cut = None if call.distribute else _common_steps(of_all, steps)
+
+    _prepare(call, source)
+    if call.distribute:
+        compare = settings.get().check_data if ranks.get_size() > 1 else "off"
+        call.kwargs["x"] = source.divided(call.watch, compare, late=True)
+    else:
+        log.logger().info("tnt_distribute_dataset=False: each rank is fed its own data; gradients are weighted by the "
+                          "samples of each rank")
+        call.kwargs["x"] = source.undivided(call.watch, cut)
+    call.kwargs["steps_per_epoch"] = steps or source.keras_steps
+    if call.keras3:
+        call.kwargs["shuffle"] = False
+    if given is not None:
+        call.kwargs["validation_data"] = given
+    return _run_fit(call, base, listed, agreed, source)
+
+
+def _validation(call: Call, validation: Any, batch_size: Optional[int], workers: int) -> Any:
+    """The dataset that validation is handed; None without validation."""
+    distribute = _boolean("tnt_distribute_validation_dataset", call.take("tnt_distribute_validation_dataset", True))
+    micro = _positive("tnt_validation_micro_batch_size", call.take("tnt_validation_micro_batch_size"))
+    size = _positive("validation_batch_size", call.take("validation_batch_size"))
+    if validation is None or (isinstance(validation, (list, tuple)) and len(validation) == 0):
+        return None
+    if isinstance(validation, (list, tuple)):
+        if len(validation) > 3:
+            raise ValueError("validation_data is (x, y), (x, y, sample_weight) or a dataset, not {} things".format(
+                len(validation)))
+        parts = tuple(validation) + (None,) * (3 - len(validation))
+    else:
+        parts = (validation, None, None)
+    steps = _positive("validation_steps", call.kwargs.get("validation_steps"))
+    arrays = not hasattr(parts[0], "element_spec") and not hasattr(parts[0], "on_epoch_end") and not hasattr(
+        parts[0], "__next__")
+    if arrays and size is None and micro is None:
+        size = batch_size
+    request = call.request(procedure="validation", batch_size=size, steps=steps, micro_batch_size=micro,
+                           distribute=distribute, micro_batch_name="tnt_validation_micro_batch_size", workers=workers)
+    source = sources.make(request, *parts)
+    if not distribute:
+        log.logger().info("tnt_distribute_validation_dataset=False: each rank evaluates its own data")
+        return source.undivided(data.Watch())
+    if source.batch is not None:
+        sources.check_first(request, source.batch)
+    return source.divided(data.Watch(lambda batch: sources.check_first(request, batch)), "off", late=True)
+
+
+def _common_steps(of_all: List[Dict[str, Any]], steps: Optional[int]) -> Optional[int]:
+    """Steps of an epoch when each rank feeds its own data: those of the rank with the fewest."""
+    known = [each["steps"] for each in of_all]
+    if steps is not None:
+        return None
+    if None in known:
+        raise ValueError("rank {} does not know how many batches its data have, so the ranks cannot agree on the steps of "
+                         "an epoch; apply tf.data.experimental.assert_cardinality to the dataset, or pass "
+                         "steps_per_epoch".format(known.index(None)))
+    fewest = min(known)
+    if max(known) != fewest:
+        log.logger().warning("the ranks have %s batches; an epoch takes the first %d of each. Give all ranks as many "
+                             "batches, or pass steps_per_epoch", ", ".join(str(count) for count in known), fewest)
+    return fewest
+
+
+def _run_fit(call: Call, base: type, listed: List[Any], agreed: Dict[str, Any], source: Source) -> Any:
+    hooks = Hooks(call, source)
+    restored = None
+    if agreed["restores"] and ranks.get_size() > 1:
+        restored = hooks.restored
+    arrangement = callback_lists.Arrangement(call.keras, listed, agreed, hooks, restored)
+    call.kwargs["callbacks"] = arrangement.list
+    call.verbosity()
+    try:
+        with call.running(), _shared_counters(call, restored is not None):
+            history = base.fit(call.model, **call.kwargs)
+    finally:
+        arrangement.undo()
+    if call.watch.first is None and call.kwargs.get("epochs", 1) > call.kwargs.get("initial_epoch", 0) \
+            and arrangement.values.training is not None:
+        raise ValueError("the data of fit are empty; give at least one batch")
+    return history
+
+
+class Hooks:
+    """What the callbacks of a fit or an evaluate do together with the model."""
+
+    def __init__(self, call: Call, source: Optional[Source] = None) -> None:
+        self.call = call
+        self.source = source
+        self._described = source is None
+
+    def average_moving_statistics(self, model: Any) -> None:
+        """Before validation and at the end of an epoch."""
+        from . import model as models
+
+        self._describe()
+        models.average_moving_statistics(model)
+
+    def end_epoch(self, model: Any) -> None:
+        """Agrees on stopping and compares the weights of the ranks."""
+        from . import model as models
+
+        models.stop_requested(model)
+        models.check_drift(model)
+
+    def restored(self, model: Any) -> None:
+        """The master has restored a backup: the others take its weights and counters."""
+        from . import model as models
+
+        callback_lists.restored_counters(self.call.keras3, model)
+        models.prepare(model, broadcast=True)
+
+    def _describe(self) -> None:
+        """Tells the sizes of the batches, once per fit."""
+        if self._described or not self.call.distribute or self.call.watch.first is None:
+            return
+        self._described = True
+        watch, source = self.call.watch, self.source
+        steps = self.call.kwargs.get("steps_per_epoch") or source.steps
+        last = source.last
+        if last is None:
+            last = watch.other[max(watch.other)] if watch.other else watch.first
+        log.logger().info("global batch %s; %s steps per epoch, last batch %d", data.describe(
+            watch.first, ranks.get_size()), "an unknown number of" if steps is None else steps, last)
+
+
+@contextlib.contextmanager
+def _shared_counters(call: Call, restores: bool) -> Iterator[None]:
+    """Keras 2 asks the state of a backup for epoch and step after all callbacks began; the others ask the master."""
+    name = "_maybe_load_initial_counters_from_ckpt"
+    if call.keras3 or not restores:
+        yield
+        return
+    ask = getattr(call.model, name)
+
+    def counters(*arguments: Any, **named: Any) -> Any:
+        own = ask(*arguments, **named)
+        return collectives.broadcast_object(tuple(int(value) for value in own))
+
+    object.__setattr__(call.model, name, counters)
+    try:
+        yield
+    finally:
+        object.__delattr__(call.model, name)
+
+
+# ==== evaluate ====
+
+def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
+    """`evaluate` of a tnt.Model; the same result on all ranks."""
+    if kwargs.get("_use_cached_eval_dataset"):
+        return _validate(model, base, kwargs)
+    call = Call(model, "evaluate", kwargs)
+    _require_compiled(call)
+    steps = _positive("steps", call.kwargs.get("steps"))
+    request = call.request(batch_size=_positive("batch_size", call.take("batch_size")), steps=steps,
+                           workers=call.kwargs.get("workers", 1))
+    source = sources.make(request, call.take("x"), call.take("y"), call.take("sample_weight"))
+    listed = callback_lists.flatten(call.keras, call.take("callbacks"))
+    own = dict(callback_lists.told(call.keras, listed), steps=source.steps, distributed=call.distribute,
+               must_agree=["distributed"] + (["steps"] if call.distribute else []))
+    _compare_calls("evaluate", own)
+    call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
+    if source.batch is not None and call.distribute:
+        sources.check_first(request, source.batch)
+    _prepare(call, source)
+    if call.distribute:
+        call.kwargs["x"] = source.divided(call.watch, "off", late=True)
+    else:
+        log.logger().info("tnt_distribute_dataset=False: each rank evaluates its own data")
+        call.kwargs["x"] = source.undivided(call.watch)
+    arrangement = callback_lists.Arrangement(call.keras, listed, {"frequencies": []}, Hooks(call))
+    call.kwargs["callbacks"] = arrangement.list
+    as_dict = call.kwargs.pop("return_dict", False)
+    call.verbosity()
+    try:
+        with call.running():
+            logs = base.evaluate(model, return_dict=True, **call.kwargs)
+    finally:
+        arrangement.undo()
+    if call.watch.first is None:
+        raise ValueError("the data of evaluate are empty; give at least one batch")
+    logs = _global_logs(logs, arrangement.values)
+    return logs if as_dict else flatten_logs(model, logs)
+
+
+def _validate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
+    """Validation inside fit, which Keras starts with the data that fit has prepared."""
+    values = callback_lists.values_of(kwargs.get("callbacks"))
+    logs = base.evaluate(model, **kwargs)
+    return logs if values is None else _global_logs(logs, values)
+
+
+def _global_logs(logs: Dict[str, Any], values: Any) -> Dict[str, Any]:
+    known = values.evaluation or {}
+    return {name: known.get(name, value) for name, value in logs.items()}
+
+
+def flatten_logs(model: Any, logs: Dict[str, Any]) -> Any:
+    """Values as a list in the order of the metrics, or the value if it is one."""
+    if hasattr(model, "_flatten_metrics_in_order"):
+        return model._flatten_metrics_in_order(logs)
+    names = [name for name in model.metrics_names if name in logs]
+    names += sorted(name for name in logs if name not in names)
+    values = [logs[name] for name in names]
+    return values[0] if len(values) == 1 else values
+
+
+# ==== predict ====
+
+def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
+    """`predict` of a tnt.Model: whole batches are dealt to the ranks, and gathered in order.
+
+    With `tnt_micro_batch_size` batches are m x p samples, of which each rank takes m.
+    """
+    gather = kwargs.get("tnt_gather", "all")
+    if gather not in ("all", "master", "none"):
+        raise ValueError("tnt_gather is {!r}; use all, master or none".format(gather))
+    call = Call(model, "predict", {name: value for name, value in kwargs.items() if name != "tnt_gather"})
+    steps = _positive("steps", call.take("steps"))
+    batch_size = _positive("batch_size", call.take("batch_size"))
+    request = call.request(batch_size=batch_size, steps=steps, workers=call.kwargs.get("workers", 1))
+    source = sources.make(request, call.take("x"))
+    _compare_calls("predict", {"distributed": call.distribute, "tnt_gather": gather,
+                               "must_agree": ["distributed", "tnt_gather"]})
+    _prepare(call, source)
+    if steps is not None:
+        source.dataset = source.dataset.take(steps)
+    sliced = call.micro_batch_size is not None and call.distribute
+    if not call.distribute:
+        dataset = source.undivided(call.watch)
+    elif sliced:
+        call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
+        dataset = source.divided(call.watch, "off")
+    else:
+        dataset = source.dealt(call.watch)
+    dataset = dataset.map(tf.autograph.experimental.do_not_convert(lambda part, share: sources.as_element(part)))
+    outputs = _run_predict(call, base, dataset)
+    if outputs is None and ranks.get_size() == 1:
+        raise ValueError("the data of predict are empty; give at least one batch")
+    if not call.distribute:
+        return outputs
+    return _gathered(call, outputs, sliced, gather)
+
+
+def _run_predict(call: Call, base: type, dataset: tf.data.Dataset) -> Any:
+    """This rank's outputs; None if it had no batch."""
+    if int(dataset.cardinality()) == 0:
+        return None
+    listed = callback_lists.flatten(call.keras, call.take("callbacks"))
+    arrangement = callback_lists.Arrangement(call.keras, listed, {"frequencies": []}, Hooks(call))
+    call.kwargs["callbacks"] = arrangement.list
+    call.verbosity()
+    try:
+        with call.running():
+            return base.predict(call.model, dataset, **call.kwargs)
+    except (ValueError, UnboundLocalError):
+        if call.watch.first is None:
+            return None
+        raise
+    finally:
+        arrangement.undo()
+
+
+def _gathered(call: Call, outputs: Any, sliced: bool, gather: str) -> Any:
+    """The outputs of all ranks in the order of the data."""
+    size, rank = ranks.get_size(), ranks.get_rank()
+    own = _lengths(call, outputs)
+    if sliced and outputs is not None:
+        real = [data.bounds(length, size, rank)[1] for length in own]
+        outputs = _without_stand_ins(outputs, [max(count, 1) for count in real], real)
+        own = real
+    if gather == "none":
+        return outputs
+    if size == 1:
+        return outputs
+    template = None if outputs is None else tf.nest.map_structure(_description, outputs)
+    of_all = collectives.allgather_object((own, template))
+    known = [each[1] for each in of_all if each[1] is not None]
+    if not known:
+        raise ValueError("the data of predict are empty; give at least one batch")
+    structure = next(each for each in (template, known[0]) if each is not None)
+    if outputs is None:
+        outputs = tf.nest.map_structure(lambda description: np.zeros((0,) + description.shape, description.dtype),
+                                        structure)
+    counts = [each[0] for each in of_all]
+    merged = tf.nest.map_structure(lambda leaf: _merge(leaf, counts), outputs)
+    return merged if gather == "all" or ranks.is_master_rank() else None
+
+
+class _Description:
+    """Shape of a sample and type of an output. A class, so that it is a leaf of a structure."""
+
+    def __init__(self, shape: Tuple[int, ...], dtype: Any) -> None:
+        self.shape = shape
+        self.dtype = dtype
+
+
+def _description(leaf: Any) -> _Description:
+    if not isinstance(leaf, np.ndarray):
+        raise ValueError("predict gathers arrays only, and an output is a {}; pass tnt_gather=\"none\" to get the part "
+                         "of this rank".format(type(leaf).__name__))
+    return _Description(tuple(leaf.shape[1:]), leaf.dtype)
+
+
+def _lengths(call: Call, outputs: Any) -> List[int]:
+    """Samples of each batch that this rank has met, as far as its outputs go."""
+    if outputs is None:
+        return []
+    rows = len(tf.nest.flatten(outputs)[0])
+    lengths: List[int] = []
+    total = 0
+    size, rank = ranks.get_size(), ranks.get_rank()
+    sliced = call.micro_batch_size is not None and call.distribute
+    while total < rows:
+        batch = call.watch.batch_at(len(lengths))
+        total += max(1, data.bounds(batch, size, rank)[1]) if sliced else batch
+        lengths.append(batch)
+    if total != rows:
+        raise ValueError("predict cannot put the outputs in order: they have {} rows for {} samples; pass "
+                         "tnt_gather=\"none\" to get the part of this rank".format(rows, total))
+    return lengths
+
+
+def _without_stand_ins(outputs: Any, met: List[int], real: List[int]) -> Any:
+    if met == real:
+        return outputs
+    keep = np.concatenate([np.arange(count) < wanted for count, wanted in zip(met, real)])
+    return tf.nest.map_structure(lambda leaf: leaf[keep], outputs)
+
+
+def _merge(leaf: np.ndarray, counts: List[List[int]]) -> np.ndarray:
+    """Batches of all ranks in turn: the first of each, then the second of each."""
+    if leaf.dtype == object:
+        whole = np.concatenate(collectives.allgather_object(leaf))
+    else:
+        whole = np.asarray(collectives.allgatherv(leaf))
+    begins = np.cumsum([0] + [sum(own) for own in counts])
+    parts = []
+    places = list(begins[:-1])
+    for turn in range(max(len(own) for own in counts)):
+        for rank, own in enumerate(counts):
+            if turn < len(own):
+                parts.append(whole[places[rank]:places[rank] + own[turn]])
+                places[rank] += own[turn]
+    return np.concatenate(parts)
+
+
+# ==== One batch ====
+
+def _element(call: Call, class_weight: Any = None) -> Tuple[Any, Any]:
+    """The slice of this rank of the arguments, and its share."""
+    request = call.request(class_weight=class_weight)
+    x, y, sample_weight = call.take("x"), call.take("y"), call.take("sample_weight")
+    return sources.slice_of(request, x, y, sample_weight)
+
+
+def train_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
+    """`train_on_batch` of a tnt.Model; the arguments are the global batch, the values those of all ranks."""
+    return _on_batch(model, "train_on_batch", kwargs, lambda: model.make_train_function(), "train_function")
+
+
+def test_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
+    """`test_on_batch` of a tnt.Model."""
+    return _on_batch(model, "test_on_batch", kwargs, lambda: model.make_test_function(), "test_function")
+
+
+def _on_batch(model: Any, procedure: str, kwargs: Dict[str, Any], make: Callable, name: str) -> Any:
+    call = Call(model, procedure, kwargs)
+    _require_compiled(call)
+    element, share = _element(call, call.take("class_weight"))
+    _prepare_for(call, element)
+    made = make()
+    if not call.keras3:
+        setattr(model, name, made)
+    if call.keras3 or call.take("reset_metrics", True):
+        model.reset_metrics()
+    step = (element, share)
+    with call.running():
+        iterator = iter([step]) if call.keras3 else iter(tf.data.Dataset.from_tensors(step))
+        logs = getattr(model, name)(iterator)
+        logs = {key: metrics.plain(np.asarray(value)) for key, value in logs.items()}
+        results = metrics.global_results(model)
+        results.update(metrics.average_others(logs, results))
+    logs = {key: results.get(key, value) for key, value in logs.items()}
+    return logs if call.take("return_dict", False) else flatten_logs(model, logs)
+
+
+def _prepare_for(call: Call, element: Any) -> None:
+    from . import model as models
+
+    if not getattr(call.model, "built", True) or _unbuilt_layers(call.model):
+        spec = tf.nest.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), element)
+        build(call.model, spec, lambda: element)
+    models.prepare(call.model)
+
+
+def predict_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
+    """`predict_on_batch` of a tnt.Model: each rank takes its slice of the batch."""
+    call = Call(model, "predict_on_batch", kwargs)
+    element, share = _element(call)
+    _prepare_for(call, element)
+    x = element[0] if isinstance(element, tuple) else element
+    with call.running():
+        outputs = base.predict_on_batch(model, x)
+    local, batch = int(share["local"]), int(share["global"])
+    if local == 0:
+        outputs = tf.nest.map_structure(lambda leaf: leaf[:0], outputs)
+    if ranks.get_size() == 1:
+        return outputs
+    sizes = [[count] for count in data.sizes(batch, ranks.get_size())]
+    return tf.nest.map_structure(lambda leaf: _merge(leaf, sizes), outputs)

@@ -1,0 +1,105 @@
+"""The operators for TensorFlow (libtarantella_tf.so) and the slots by which graphs name fused buffers.
+
+The library lies beside libgaspi.so.1. A slot lives as long as its object; when the ranks of the job
+change, every slot gets a new buffer under its number, so graphs stay valid.
+"""
+
+import ctypes
+import os
+import weakref
+from typing import Any, List, Optional
+
+import tensorflow as tf
+
+from .. import fusion, library, ranks, settings
+
+_operators: Any = None
+_functions: Optional[ctypes.CDLL] = None
+_slots: "weakref.WeakSet[Slot]" = weakref.WeakSet()
+
+
+def load() -> Any:
+    """The operators as Python functions; initialises no context of TensorFlow."""
+    global _operators, _functions
+    if _operators is None:
+        library.load()
+        path = os.path.join(os.path.dirname(library.path()), "libtarantella_tf.so")
+        if not os.path.exists(path):
+            raise ImportError("{} is missing; it has to lie beside libgaspi.so.1: install the wheel of this package, "
+                              "or build it by tarantella-tf/build.sh".format(path))
+        try:
+            _operators = tf.load_op_library(path)
+        except tf.errors.NotFoundError as error:
+            raise ImportError("{} does not fit TensorFlow {}: {}; versions 2.10 to 2.21 fit".format(
+                path, tf.__version__, error.message)) from None
+        _functions = ctypes.CDLL(path)
+        _declare(_functions)
+        _functions.tarantella_tf_limit(int(settings.get().timeout * 1000))
+    return _operators
+
+
+def _declare(functions: ctypes.CDLL) -> None:
+    number, text = ctypes.c_int64, ctypes.c_uint64
+    signatures = {
+        "tarantella_tf_slot": (number, []),
+        "tarantella_tf_assign": (ctypes.c_int, [number, text, ctypes.c_uint8, number, ctypes.c_void_p]),
+        "tarantella_tf_wish": (None, [number, ctypes.c_int]),
+        "tarantella_tf_stop": (ctypes.c_int, [number]),
+        "tarantella_tf_differs": (number, [number]),
+        "tarantella_tf_last": (None, [number, ctypes.c_void_p]),
+        "tarantella_tf_interrupt": (None, [ctypes.c_int]),
+        "tarantella_tf_limit": (None, [text]),
+        "tarantella_tf_max_dims": (ctypes.c_int, []),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(functions, name)
+        function.restype, function.argtypes = result, arguments
+
+
+def functions() -> ctypes.CDLL:
+    """The functions of the operators' library beside the operators."""
+    load()
+    assert _functions is not None
+    return _functions
+
+
+class Slot:
+    """A fused buffer under a number that graphs may hold."""
+
+    def __init__(self, layout: fusion.Layout) -> None:
+        self.layout = layout
+        self.number = int(functions().tarantella_tf_slot())
+        self.buckets: List[List[int]] = []
+        limit = functions().tarantella_tf_max_dims()
+        for tensor in layout.tensors:
+            if len(tensor.shape) > limit:
+                raise ValueError("{} has {} dimensions; at most {} can be summed".format(
+                    tensor.name, len(tensor.shape), limit))
+        self.renew()
+        _slots.add(self)
+        self._release = weakref.finalize(self, functions().tarantella_tf_assign, self.number, 0, 0, 0, None)
+        # The process is about to end: the library frees all buffers together when the rank leaves.
+        self._release.atexit = False
+
+    def renew(self) -> None:
+        """Makes the buffer on the ranks that the job has now. All ranks call it."""
+        shapes: List[int] = []
+        for tensor in self.layout.tensors:
+            shapes += [len(tensor.shape)] + [int(length) for length in tensor.shape]
+        handle = fusion.create(self.layout)
+        self.buckets = fusion.buckets(handle, self.layout.tensors)
+        table = (ctypes.c_int64 * max(1, len(shapes)))(*shapes)
+        functions().tarantella_tf_assign(self.number, handle, ranks.world_group(), len(self.layout.tensors),
+                                         ctypes.addressof(table))
+
+
+def drop_all() -> None:
+    """Lets go of every buffer, before the ranks that are left make a new group."""
+    for slot in sorted(_slots, key=lambda slot: slot.number):
+        functions().tarantella_tf_assign(slot.number, 0, 0, 0, None)
+
+
+def renew_all() -> None:
+    """Makes every buffer anew, in the same order on all ranks."""
+    for slot in sorted(_slots, key=lambda slot: slot.number):
+        slot.renew()

@@ -1,0 +1,129 @@
+"""How jobs end when a rank fails: exit codes, times and messages.
+
+Needs GASPI_RUN (the launcher), GASPI_LIBRARY and TensorFlow in the Python that runs it. Times are limits of
+ten times what is promised, so that a busy machine does not fail the test.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import unittest
+from typing import Any, List, Tuple
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+LAUNCHER = os.environ.get("GASPI_RUN", "gaspi_run")
+
+
+def start(way: str, ranks: int = 2, options: Tuple[str, ...] = (), **environment: str) -> Any:
+    """The job, started."""
+    return subprocess.Popen(
+        [LAUNCHER, "-n", str(ranks)] + list(options) + [sys.executable, os.path.join(HERE, "jobs", "failing.py"), way],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=dict(os.environ, **environment))
+
+
+def ended(job: Any, limit: float = 120) -> Tuple[int, str]:
+    """Its exit code and what it wrote."""
+    try:
+        text = job.communicate(timeout=limit)[1]
+    except subprocess.TimeoutExpired:
+        job.terminate()
+        text = job.communicate()[1]
+        raise AssertionError("the job did not end within {} s:\n{}".format(limit, text[-3000:])) from None
+    return job.returncode, text
+
+
+def times(text: str) -> List[Tuple[str, int, float]]:
+    """What the ranks have said: text, rank, time."""
+    return [(what, int(rank), float(when)) for what, rank, when in re.findall(r"@(.*) rank (\d+) ([\d.]+)", text)]
+
+
+def between(text: str, first: str, second: str) -> float:
+    """Seconds from the first to the last of two kinds of lines."""
+    said = times(text)
+    begin = [when for what, _, when in said if what == first]
+    end = [when for what, _, when in said if what.startswith(second)]
+    assert begin and end, "neither {!r} nor {!r} can be missing:\n{}".format(first, second, text[-3000:])
+    return max(end) - min(begin)
+
+
+class Failures(unittest.TestCase):
+    """One failing job for each way."""
+
+    def test_killed_rank(self) -> None:
+        code, text = ended(start("killed"))
+        self.assertEqual(code, 128 + signal.SIGKILL, text[-2000:])
+        self.assertLess(between(text, "begin", "RankFailure of 1"), 10)
+        self.assertIn("[rank 0] Traceback", text)
+        self.assertIn("rank 1", text)
+
+    def test_rank_that_raises_in_a_callback(self) -> None:
+        code, text = ended(start("raises"))
+        self.assertEqual(code, 1, text[-2000:])
+        self.assertIn("[rank 1] Traceback", text)
+        self.assertIn("ValueError: planted in a callback", text)
+        self.assertLess(between(text, "begin", "RankFailure"), 20)
+
+    def test_rank_whose_data_raise(self) -> None:
+        code, text = ended(start("pipeline"))
+        self.assertEqual(code, 1, text[-2000:])
+        self.assertIn("planted in the data", text)
+        self.assertLess(between(text, "begin", "RankFailure"), 20)
+
+    def test_rank_that_leaves(self) -> None:
+        code, text = ended(start("leaves"))
+        self.assertEqual(code, 1, text[-2000:])
+        self.assertLess(between(text, "begin", "RankFailure"), 20)
+
+    def test_exit_code_is_kept(self) -> None:
+        code, text = ended(start("exits", options=("--kill-on-failure",)))
+        self.assertEqual(code, 7, text[-2000:])
+
+    def test_stopped_rank_is_waited_for_until_the_limit(self) -> None:
+        job = start("stopped", TNT_TIMEOUT="3")
+        pid = None
+        try:
+            code, text = None, ""
+            assert job.stderr is not None
+            for line in job.stderr:
+                text += line
+                if "@WaitTimeout rank 0" in line:
+                    break
+            self.assertIn("@WaitTimeout rank 0", text)
+            self.assertIn("@begin rank 1", text)
+            self.assertGreaterEqual(between(text, "begin", "WaitTimeout"), 2.5)
+        finally:
+            # gaspi_run continues what is stopped when it ends a job.
+            job.terminate()
+            code = job.wait(60)
+            job.stderr.close()
+        self.assertNotEqual(code, 0)
+        self.assertIsNone(pid)
+
+    def test_interrupt_ends_ranks_that_wait(self) -> None:
+        job = start("stopped")
+        assert job.stderr is not None
+        text = ""
+        for line in job.stderr:
+            text += line
+            if "@begin" in line:
+                break
+        # The other rank waits in an operator now, or will within a step.
+        time.sleep(1)
+        begin = time.time()
+        job.send_signal(signal.SIGINT)
+        for line in job.stderr:
+            text += line
+            if "@KeyboardInterrupt rank 0" in line:
+                break
+        self.assertIn("@KeyboardInterrupt rank 0", text)
+        self.assertLess(times(text)[-1][2] - begin, 2)
+        job.send_signal(signal.SIGINT)
+        job.wait(60)
+        job.stderr.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,45 @@
+"""All jobs of this directory in one process, since importing TensorFlow takes long; arguments name some.
+
+    tarantella -n 2 --no-gpu all_jobs.py job_data job_saving
+"""
+
+import functools
+import glob
+import importlib
+import os
+import sys
+
+import cases
+
+
+def isolated(function, job):
+    """The case with what others may have changed set back, and named after its job."""
+
+    @functools.wraps(function)
+    def run():
+        cases.keras.backend.set_floatx("float32")
+        function()
+
+    run.__name__ = "{}.{}".format(job, function.__name__)
+    return run
+
+
+def main():
+    """Registers the cases of the jobs, and runs them."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    found = sorted(os.path.basename(path)[:-3] for path in glob.glob(os.path.join(here, "job_*.py")))
+    chosen = sys.argv[1:] or found
+    unknown = [name for name in chosen if name not in found]
+    if unknown or not found:
+        sys.exit("there is no job {}; there are {}".format(", ".join(unknown), ", ".join(found)))
+    del sys.argv[1:]
+    collected = []
+    for name in chosen:
+        cases._cases.clear()
+        importlib.import_module(name)
+        collected += [isolated(each, name) for each in cases._cases]
+    cases._cases[:] = collected
+    cases.run()
+
+
+main()

@@ -1,0 +1,78 @@
+"""A job that fails in the way that its first argument says; `failures.py` starts it and looks at what happens."""
+
+import os
+import signal
+import sys
+import time
+from typing import Any
+
+import cases
+from cases import RANK, SIZE, keras, np, tnt, with_weights
+
+WAY = sys.argv[1]
+FAILING = SIZE - 1
+
+
+def say(text: str) -> None:
+    """A line that the test reads: what happened, and when."""
+    sys.stderr.write("\n@{} rank {} {:.3f}\n".format(text, RANK, time.time()))
+    sys.stderr.flush()
+
+
+class Fail(keras.callbacks.Callback):
+    """Does it on the last rank after some steps."""
+
+    steps = 0
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A step."""
+        self.steps += 1
+        if RANK != FAILING or self.steps != 5:
+            return
+        say("begin")
+        if WAY == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif WAY == "leaves":
+            sys.exit(0)
+        elif WAY == "exits":
+            sys.exit(7)
+        elif WAY == "raises":
+            raise ValueError("planted in a callback")
+        elif WAY == "stopped":
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def data(number: int) -> Any:
+    """Batches, of which the pipeline of the last rank raises in one."""
+    x = np.ones((number, 8))
+
+    def batches() -> Any:
+        for begin in range(0, number, 8):
+            if WAY == "pipeline" and RANK == FAILING and begin == 40:
+                say("begin")
+                raise ValueError("planted in the data")
+            yield x[begin:begin + 8], x[begin:begin + 8, :1]
+
+    return batches()
+
+
+def main() -> None:
+    """Trains until it fails."""
+    model = tnt.Model(with_weights(keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])))
+    model.compile("sgd", "mse")
+    if WAY == "fit_on_one_rank" and RANK == FAILING:
+        time.sleep(3600)
+    try:
+        model.fit(data(8 * 100000), steps_per_epoch=100000, verbose=0, callbacks=[Fail()])
+    except tnt.RankFailure as failure:
+        say("RankFailure of {}".format(failure.rank))
+        raise
+    except tnt.WaitTimeout:
+        say("WaitTimeout")
+        raise
+    except KeyboardInterrupt:
+        say("KeyboardInterrupt")
+        raise
+
+
+main()

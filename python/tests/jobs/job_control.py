@@ -1,0 +1,225 @@
+"""The control line, the checks, batch normalisation, and training loops of one's own."""
+
+from typing import Any, List
+
+import cases
+from cases import KERAS3, RANK, SIZE, case, close, dataset, keras, np, raises, same_bits, tf, tnt, with_weights
+
+
+def small() -> Any:
+    """A model of two layers in f64."""
+    keras.backend.set_floatx("float64")
+    return with_weights(keras.Sequential([keras.Input((8,)), keras.layers.Dense(5, activation="tanh"),
+                                          keras.layers.Dense(1)]))
+
+
+def numbers(number: int = 48, batch: int = 8, seed: int = 3) -> Any:
+    """Random inputs and targets."""
+    generator = np.random.default_rng(seed)
+    return dataset(generator.normal(size=(number, 8)), generator.normal(size=(number, 1)), batch=batch)
+
+
+def trained(callbacks: List[Any], epochs: int = 4, data: Any = None, **arguments: Any) -> Any:
+    """A model after fit."""
+    model = tnt.Model(small())
+    model.compile(keras.optimizers.SGD(0.05), "mse", **arguments)
+    model.fit(data if data is not None else numbers(), epochs=epochs, verbose=0, callbacks=callbacks)
+    return model
+
+
+class Count(keras.callbacks.Callback):
+    """Counts steps and epochs; stops on one rank, at a step or at the end of an epoch."""
+
+    def __init__(self, stop_at_step: int = -1, stop_at_epoch: int = -1, rank: int = 0) -> None:
+        super().__init__()
+        self.steps, self.epochs = 0, 0
+        self.stop_at_step, self.stop_at_epoch, self.rank = stop_at_step, stop_at_epoch, rank
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """A step."""
+        self.steps += 1
+        if self.steps == self.stop_at_step and RANK == self.rank:
+            self.model.stop_training = True
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """An epoch."""
+        self.epochs += 1
+        if self.epochs == self.stop_at_epoch and RANK == self.rank:
+            self.model.stop_training = True
+
+
+@case
+def a_wish_to_stop_after_a_step_stops_all() -> None:
+    count = Count(stop_at_step=3, rank=SIZE - 1)
+    trained([count])
+    steps = cases.collectives.allgather_object(count.steps)
+    assert len(set(steps)) == 1 and steps[0] == (4 if SIZE > 1 else 3), steps
+
+
+@case
+def a_wish_to_stop_after_an_epoch_stops_all() -> None:
+    count = Count(stop_at_epoch=2, rank=SIZE - 1)
+    trained([count])
+    assert count.steps == 12 and count.epochs == 2, (count.steps, count.epochs)
+
+
+@case
+def fit_goes_on_after_a_stop() -> None:
+    count = Count(stop_at_step=2)
+    model = trained([count])
+    again = Count()
+    model.fit(numbers(), epochs=1, verbose=0, callbacks=[again])
+    assert again.steps == 6, again.steps
+
+
+@case
+def different_data_are_found() -> None:
+    if SIZE > 1:
+        raises(tnt.DataMismatch, "ranks 0 and 1 were fed different batches at step 1",
+               lambda: trained([], data=numbers(seed=RANK)))
+
+
+@case
+def different_models_are_found() -> None:
+    if SIZE > 1:
+        keras.backend.set_floatx("float64")
+        model = tnt.Model(keras.Sequential([keras.Input((8,)), keras.layers.Dense(1 + RANK)]))
+        model.compile("sgd", "mse")
+        raises(tnt.LayoutMismatch, "(8, 1)", lambda: model.fit(numbers(), verbose=0))
+
+
+@case
+def different_learning_rates_are_found() -> None:
+    if SIZE > 1:
+        model = tnt.Model(small())
+        model.compile(keras.optimizers.SGD(0.01 * (1 + RANK)), "mse")
+        raises(tnt.LayoutMismatch, "learning rate", lambda: model.fit(numbers(), verbose=0))
+
+
+class Drift(keras.callbacks.Callback):
+    """Changes a weight on one rank."""
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """One rank goes its own way."""
+        if RANK == SIZE - 1:
+            weight = self.model.trainable_weights[0]
+            weight.assign(weight + 1.0)
+
+
+@case
+def drift_is_found() -> None:
+    if SIZE > 1:
+        raises(tnt.DriftError, "drifted apart", lambda: trained([Drift()], epochs=1))
+
+
+def normalised(fused: bool) -> Any:
+    """A model with batch normalisation; with images where Keras 2 has a fused operator for it."""
+    layers = keras.layers
+    keras.backend.set_floatx("float32" if fused else "float64")
+    if fused:
+        return with_weights(keras.Sequential([
+            keras.Input((4, 4, 2)), layers.Conv2D(3, 3, use_bias=False), layers.BatchNormalization(), layers.Flatten(), layers.Dense(1)]))
+    return with_weights(keras.Sequential([
+        keras.Input((8,)), layers.Dense(5, use_bias=False), layers.BatchNormalization(), layers.Activation("tanh"), layers.Dense(4, use_bias=False),
+        layers.BatchNormalization(), layers.Dense(1)]))
+
+
+@case
+def synchronised_batch_norm_equals_one_rank() -> None:
+    generator = np.random.default_rng(9)
+    for fused, relative in ((False, 1e-10), (True, 5e-5)):
+        shape = (4, 4, 2) if fused else (8,)
+        dtype = "float32" if fused else "float64"
+        x = generator.normal(size=(49,) + shape).astype(dtype)
+        y = generator.normal(size=(49, 1)).astype(dtype)
+        plain = normalised(fused)
+        model = tnt.Model(normalised(fused), sync_batch_norm=True)
+        histories = []
+        for each in (plain, model):
+            each.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
+            histories.append(each.fit(dataset(x, y, batch=16), epochs=2, verbose=0, validation_data=dataset(
+                x, y, batch=16)).history)
+        close(model.get_weights(), plain.get_weights(), relative)
+        close([histories[1]["val_loss"]], [histories[0]["val_loss"]], relative)
+        same_bits(model.get_weights())
+
+
+@case
+def moving_statistics_are_averaged() -> None:
+    generator = np.random.default_rng(9)
+    x, y = generator.normal(size=(48, 8)), generator.normal(size=(48, 1))
+    model = tnt.Model(normalised(False))
+    model.compile("sgd", "mse")
+    model.fit(dataset(x, y, batch=16), epochs=1, verbose=0)
+    same_bits(model.get_weights())
+
+
+@case
+def a_fault_in_averaging_is_found() -> None:
+    from tarantella.keras import weights
+
+    if SIZE > 1:
+        former, weights.average = weights.average, lambda *arguments: None
+        try:
+            raises((tnt.DriftError, AssertionError), "", moving_statistics_are_averaged)
+        finally:
+            weights.average = former
+
+
+def own_loop(distributed: bool) -> Any:
+    """A loop without fit, as docs/training.md shows it."""
+    model = small()
+    optimizer = keras.optimizers.SGD(0.05, momentum=0.9)
+    generator = np.random.default_rng(3)
+    x, y = generator.normal(size=(50, 8)), generator.normal(size=(50, 1))
+    for begin in range(0, 50, 16):
+        batch = slice(begin, min(begin + 16, 50))
+        own_x, own_y, weight = x[batch], y[batch], 1.0
+        if distributed:
+            if begin == 0:
+                optimizer = tnt.optimizers.Optimizer(optimizer)
+            rows = np.array_split(np.arange(len(own_x)), SIZE)[RANK]
+            weight = len(rows) / len(own_x)
+            own_x, own_y = own_x[rows], own_y[rows]
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(own_x, training=True) - own_y)) if len(own_x) else 0.0 * tf.reduce_sum(
+                model(x[:1]))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        if distributed:
+            with tnt.batch_weight(weight):
+                optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+        else:
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables))
+    return model
+
+
+@case
+def custom_loop() -> None:
+    plain, model = own_loop(False), own_loop(True)
+    close(model.get_weights(), plain.get_weights(), 1e-12)
+    same_bits(model.get_weights())
+
+
+@case
+def broadcast_of_variables() -> None:
+    model = small()
+    expected = model.get_weights()
+    model.set_weights([weight + RANK for weight in expected])
+    tnt.broadcast(model.weights)
+    close(model.get_weights(), expected, 0)
+
+
+@case
+def random_layers_draw_by_rank() -> None:
+    keras.backend.set_floatx("float32")
+    if not KERAS3 or SIZE == 1:
+        return
+    model = tnt.Model(keras.Sequential([keras.Input((64,)), keras.layers.Dropout(0.5)]))
+    model.compile("sgd", "mse")
+    model.evaluate(np.ones((8, 64)), np.ones((8, 64)), verbose=0)
+    own = np.asarray(model(np.ones((1, 64)), training=True)).tobytes()
+    assert len(set(cases.collectives.allgather_object(own))) == SIZE
+
+
+if __name__ == "__main__":
+    cases.run()

@@ -1,0 +1,68 @@
+"""The comparison of `python -m tarantella.bench`: its table, its records and its pictures, from made-up figures."""
+
+import importlib.util
+import os
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tarantella", "bench.py")
+# Not by the package, whose import brings in TensorFlow.
+_spec = importlib.util.spec_from_file_location("bench_of_test", PATH)
+bench = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(bench)
+
+
+def figures(wall, cpu):
+    """What one process tells."""
+    return {"first_step": 1.0, "size": 1, "fit": {"wall": wall, "cpu": cpu}, "evaluate": {"wall": wall / 4, "cpu": 1},
+            "predict": {"wall": wall / 5, "cpu": 1}}
+
+
+FOUND = {("lenet", "plain", 1): figures(4.0, 4.0), ("lenet", "tarantella", 1): figures(4.1, 4.1),
+         ("lenet", "tarantella", 2): figures(2.0, 5.0), ("lenet", "horovod", 2): figures(2.5, 6.8)}
+
+
+class Comparison(unittest.TestCase):
+    def setUp(self):
+        self.records = list(bench.rows(FOUND))
+
+    def test_everything_is_set_beside_one_plain_process(self):
+        of = {(record["variant"], record["ranks"]): record for record in self.records}
+        self.assertEqual(of["tarantella", 2]["throughput_by_plain"], 2.0)
+        self.assertEqual(of["tarantella", 2]["cpu_by_plain"], 1.25)
+        self.assertEqual(of["plain", 1]["cpu_by_plain"], 1.0)
+        self.assertEqual(of["horovod", 2]["cpu_by_plain"], 1.7)
+        self.assertEqual(of["tarantella", 2]["evaluate_throughput_by_plain"], 2.0)
+
+    def test_the_table_has_goals_beside_two_ranks(self):
+        lines = bench.table(self.records).splitlines()
+        self.assertEqual(len(lines), 5)
+        row = next(line for line in lines if line.split()[1:3] == ["tarantella", "2"])
+        self.assertEqual(row.split()[3:9], ["2.00", "5.00", "2.00x", "1.25x", "2.00x", "2.00x"])
+        self.assertTrue(row.endswith("CPU-s 1.35, throughput 1.7"), row)
+
+    def test_pictures_are_well_formed_and_inside_their_frame(self):
+        for picture, words in ((bench.speed_up(self.records), ("lenet", "ideal", "ranks")),
+                               (bench.cpu_seconds(self.records), ("horovod x 2", "tarantella x 2", "plain x 1"))):
+            root = ElementTree.fromstring(picture)
+            texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+            for word in words:
+                self.assertIn(word, texts)
+            width, height = float(root.get("width")), float(root.get("height"))
+            for element in root.iter():
+                for name, limit in (("x", width), ("y", height), ("cx", width), ("cy", height)):
+                    if element.get(name):
+                        self.assertTrue(0 <= float(element.get(name)) <= limit, ElementTree.tostring(element))
+
+    def test_wrong_options_are_told(self):
+        for words in (["--models", "vgg"], ["--rivals", "mpi"], ["--ranks", "two"]):
+            with self.assertRaises(SystemExit) as ended, open(os.devnull, "w", encoding="ascii") as null:
+                import contextlib
+
+                with contextlib.redirect_stderr(null):
+                    bench.parse(words)
+            self.assertEqual(ended.exception.code, 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
