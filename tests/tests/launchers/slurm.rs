@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         slurm.step_with("pmi2", "pmi")?;
         slurm.step_with("pmix", "pmix")?;
         slurm.step_that_contradicts()?;
+        slurm.script()?;
         slurm.allocation()
     })]
 }
@@ -191,6 +192,16 @@ impl Slurm {
         let outcome = job.arg(meet(MpiLibrary::None)?).arg("Gg").run()?.code(7)?;
         let outcome = outcome.says("two launchers contradict each other")?;
         outcome.says("set GASPI_LAUNCHER to slurm, torchrun or single").map(drop)
+    }
+
+    /// A program that the script of a batch job starts directly is a job of one rank.
+    fn script(&self) -> Result<()> {
+        let (output, program) = (self.path("script-output"), meet(MpiLibrary::None)?);
+        let job = self.tool("sbatch")?.args(["--wait", "-N", "2", "-n", "4", "-O", "-o"]);
+        let job = job.arg(&output).arg(format!("--wrap={} Gg", program.display()));
+        let outcome = job.run()?.success()?;
+        let said = std::fs::read_to_string(output)?;
+        if said == "rank 0 of 1 heard 0\n" { Ok(()) } else { Err(outcome.failure(&said)) }
     }
 
     /// gaspi_run takes hosts and tasks of the allocation.
