@@ -495,13 +495,15 @@ fn launchers(context: &Context) -> Result<Count> {
 }
 
 /// The packages of other launchers, beside the libraries that they need.
-const LAUNCHERS: [&str; 10] = [
+const LAUNCHERS: [&str; 12] = [
     "mpich",
     "libmpich12",
     "openmpi-bin",
     "openmpi-common",
     "libopenmpi3",
     "libpmix2",
+    "munge",
+    "libmunge2",
     "slurmctld",
     "slurmd",
     "slurm-client",

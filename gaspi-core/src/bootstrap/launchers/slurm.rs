@@ -79,6 +79,7 @@ impl Launcher for Slurm {
             here,
             audience: Audience::OtherHosts,
             key: None,
+            munge: true,
             addresses: Vec::new(),
         };
         job.server = ServerLocation::OverHosts { name, hub };
