@@ -35,7 +35,7 @@ struct Unauthenticated {
 enum Stage {
     /// So much has come of what hands over the key.
     Credential(Vec<u8>),
-    Handshake(handshake::Server),
+    Handshake(Box<handshake::Server>),
 }
 
 impl Unauthenticated {
@@ -45,14 +45,14 @@ impl Unauthenticated {
             match read_credential(self.fd.as_fd(), came) {
                 Ok(false) => return None,
                 Ok(true) => match access.server(size, credential::credential(came)) {
-                    Ok(server) => self.stage = Stage::Handshake(server),
+                    Ok(server) => self.stage = Stage::Handshake(Box::new(server)),
                     Err(reason) => return Some(State::Refused(reason)),
                 },
                 Err(reason) => return Some(State::Refused(reason)),
             }
         }
         match &mut self.stage {
-            Stage::Handshake(server) => continue_handshake(self.fd.as_fd(), server),
+            Stage::Handshake(server) => continue_handshake(self.fd.as_fd(), server.as_mut()),
             Stage::Credential(_) => None,
         }
     }
@@ -204,7 +204,7 @@ impl RelayListener {
                     Stage::Credential(Vec::new())
                 } else {
                     let Ok(server) = self.access.server(self.size, &[]) else { continue };
-                    Stage::Handshake(server)
+                    Stage::Handshake(Box::new(server))
                 };
                 let until = Instant::now() + PATIENCE;
                 self.unauthenticated.push(Unauthenticated { fd, from, stage, until });
