@@ -135,6 +135,8 @@ pub(crate) struct HubLocation {
     pub(super) audience: Audience,
     /// The key, where it is not made from the user's secret.
     pub(super) key: Option<Key>,
+    /// Whether munge may vouch for the user where that user has no secret.
+    pub(super) munge: bool,
     /// Its addresses, where they are known without a resolver.
     pub(super) addresses: Vec<IpAddr>,
 }

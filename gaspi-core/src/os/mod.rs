@@ -16,6 +16,7 @@ pub mod interfaces;
 pub mod limits;
 pub mod memory;
 pub(crate) mod mpi;
+pub(crate) mod munge;
 pub(crate) mod pmix;
 pub mod process;
 pub mod socket;

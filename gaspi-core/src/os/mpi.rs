@@ -46,11 +46,14 @@ fn answer(name: &[u8]) -> Option<bool> {
 
 type End = Box<dyn Fn() + Send + Sync>;
 
-/// What is to be done when the process exits.
-static AT_EXIT: OnceLock<End> = OnceLock::new();
+/// What is to be done when the process exits, and which process that is: a forked child that exits
+/// has the connections of its parent, too, and must not end them.
+static AT_EXIT: OnceLock<(u32, End)> = OnceLock::new();
 
 extern "C" fn run_at_exit() {
-    if let Some(end) = AT_EXIT.get() {
+    if let Some((process, end)) = AT_EXIT.get()
+        && *process == std::process::id()
+    {
         end();
     }
 }
@@ -58,7 +61,7 @@ extern "C" fn run_at_exit() {
 /// Has `end` called when the process exits by `exit` or by returning from `main`. The first call
 /// counts: a process has one connection to its process manager.
 pub(crate) fn at_exit(end: End) {
-    if AT_EXIT.set(end).is_ok() {
+    if AT_EXIT.set((std::process::id(), end)).is_ok() {
         // SAFETY: the function takes nothing and does not unwind. Without memory for the entry the
         // process manager learns of the end by the connection.
         unsafe { libc::atexit(run_at_exit) };

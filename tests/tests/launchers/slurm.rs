@@ -1,7 +1,7 @@
 //! Slurm itself: a controller and two nodes, each on a host of its own, without its plugins for MPI
 //! and with those for PMI-1 and PMIx.
 
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -28,6 +28,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         slurm.step_with("pmi2", "pmi")?;
         slurm.step_with("pmix", "pmix")?;
         slurm.step_that_contradicts()?;
+        slurm.script()?;
+        slurm.step_with_munge()?;
         slurm.allocation()
     })]
 }
@@ -191,6 +193,47 @@ impl Slurm {
         let outcome = job.arg(meet(MpiLibrary::None)?).arg("Gg").run()?.code(7)?;
         let outcome = outcome.says("two launchers contradict each other")?;
         outcome.says("set GASPI_LAUNCHER to slurm, torchrun or single").map(drop)
+    }
+
+    /// Without a key file munge vouches for the hosts: one daemon for both, since they share /run.
+    fn step_with_munge(&self) -> Result<()> {
+        let (key, socket) = (self.path("munge.key"), Path::new("/run/munge/munge.socket.2"));
+        std::fs::write(&key, [0x5a; 64])?;
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::create_dir_all("/run/munge")?;
+        let log = std::fs::File::create(self.path("munged"))?;
+        let mut daemon = Command::new(unpacked()?.join("usr/sbin/munged"));
+        daemon.args(["--foreground", "--force", "--num-threads=1", "--key-file"]).arg(&key);
+        daemon.arg("--seed-file").arg(self.path("munge.seed"));
+        daemon.arg("--pid-file").arg(self.path("munge.pid")).arg("--socket").arg(socket);
+        daemon.env("LD_LIBRARY_PATH", library_path()?).stdin(Stdio::null());
+        let mut daemon = self.hosts[0].spawn(daemon.stdout(log.try_clone()?).stderr(log))?;
+        let end = Instant::now() + GUARD;
+        while std::os::unix::net::UnixStream::connect(socket).is_err() {
+            if Instant::now() > end || daemon.try_wait()?.is_some() {
+                let said = std::fs::read_to_string(self.path("munged"))?;
+                return Err(failed(format!("munged does not come up:\n{said}")));
+            }
+            std::thread::yield_now();
+        }
+        let job = self.srun(&["-N", "2", "-n", "4"])?.env("XDG_CONFIG_HOME", "/nonexistent");
+        let outcome =
+            job.arg(meet(MpiLibrary::None)?).arg("GgGg").limit(Duration::from_secs(20)).run();
+        daemon.kill()?;
+        daemon.wait()?;
+        let said = std::fs::read_to_string(self.path("munged"))?;
+        let outcome = outcome.map_err(|failure| failed(format!("{failure}\nmunged:\n{said}")))?;
+        expect_met(outcome.says("munge vouches for the hosts of this job")?, 4, 2)
+    }
+
+    /// A program that the script of a batch job starts directly is a job of one rank.
+    fn script(&self) -> Result<()> {
+        let (output, program) = (self.path("script-output"), meet(MpiLibrary::None)?);
+        let job = self.tool("sbatch")?.args(["--wait", "-N", "2", "-n", "4", "-O", "-o"]);
+        let job = job.arg(&output).arg(format!("--wrap={} Gg", program.display()));
+        let outcome = job.run()?.success()?;
+        let said = std::fs::read_to_string(output)?;
+        if said == "rank 0 of 1 heard 0\n" { Ok(()) } else { Err(outcome.failure(&said)) }
     }
 
     /// gaspi_run takes hosts and tasks of the allocation.

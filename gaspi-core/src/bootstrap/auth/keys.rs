@@ -41,6 +41,11 @@ pub(in crate::bootstrap) fn of_job(id: &str) -> Result<([u8; KEY_BYTES], PathBuf
     Ok((handshake::derived_key(&secret, &handshake::job_name(id)), place.path))
 }
 
+/// Whether this user has a secret already, or names one.
+pub(in crate::bootstrap) fn is_present() -> bool {
+    place(&|name| std::env::var_os(name)).is_ok_and(|place| place.named || place.path.exists())
+}
+
 fn place(get: Lookup<'_>) -> Result<KeyFile> {
     let set = |name| get(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     if let Some(path) = set("GASPI_KEY_FILE") {

@@ -7,9 +7,8 @@
 use super::hub_access::{HubAccess, PATIENCE};
 use super::hub_lookup::HubLookup;
 use super::server::Server;
-use super::tcp_connection::{TcpConnection, continue_handshake};
+use super::tcp_connection::{TcpConnection, continue_handshake, send_first};
 use crate::bootstrap::job::{HubLocation, Job};
-use crate::bootstrap::system::random;
 use crate::os::tcp;
 use crate::wire::handshake::{self, HUB, Met, Peer, Purpose, State};
 use std::collections::BTreeMap;
@@ -271,10 +270,14 @@ impl Discovery {
             if !attempt.connected && now >= self.rounds.until {
                 self.failed(attempt.to, "no answer");
             } else if attempt.connected && self.handshake.is_none() {
-                let Ok(nonce) = random() else { continue };
                 let to = Peer { rank: HUB, purpose: Purpose::Meeting };
-                let client = handshake::Client::new(&self.access.secret, self.rank, to, nonce);
-                self.handshake = Some((attempt, client, now + PATIENCE));
+                let begun = self.access.client(self.rank, to).and_then(|(first, client)| {
+                    send_first(attempt.fd.as_fd(), &first).map(|()| client)
+                });
+                match begun {
+                    Ok(client) => self.handshake = Some((attempt, client, now + PATIENCE)),
+                    Err(reason) => self.failed(attempt.to, &reason),
+                }
             } else {
                 self.attempts.push(attempt);
             }

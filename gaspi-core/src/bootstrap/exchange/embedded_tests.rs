@@ -28,6 +28,7 @@ fn job(id: &str, (rank, size): (u16, u32), host: usize, port: Option<u16>) -> Jo
         here: host == 0,
         audience: Audience::ThisHost,
         key: Some(Key([7; 32])),
+        munge: false,
         addresses: Vec::new(),
     };
     let server = ServerLocation::OverHosts { name: format!("gaspi-test-{id}-{host}"), hub };

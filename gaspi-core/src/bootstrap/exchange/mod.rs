@@ -16,6 +16,7 @@
 //! [`start_status`], the state of the [`server`] and of the [`client`].
 
 pub(crate) mod client;
+mod credential;
 mod discovery;
 mod embedded;
 mod encoding;

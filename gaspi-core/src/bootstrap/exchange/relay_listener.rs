@@ -4,14 +4,14 @@
 //! handshake's fixed buffers, for at most [`PATIENCE`], and never of more than
 //! [`UNAUTHENTICATED_MAX`] connections at once.
 
+use super::credential;
 use super::hub_access::{HubAccess, PATIENCE};
 use super::server::{RelayId, Server};
-use super::tcp_connection::{TcpConnection, continue_handshake};
+use super::tcp_connection::{TcpConnection, continue_handshake, receive};
 use crate::bootstrap::addresses::{self, Audience};
-use crate::bootstrap::system::random;
 use crate::error::{Error, Result};
 use crate::os::{interfaces, tcp};
-use crate::wire::handshake::{self, HUB, Purpose, State};
+use crate::wire::handshake::{self, Purpose, State};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -26,8 +26,72 @@ const FAREWELL: Duration = Duration::from_secs(1);
 struct Unauthenticated {
     fd: OwnedFd,
     from: SocketAddr,
-    server: handshake::Server,
+    stage: Stage,
     until: Instant,
+}
+
+/// How far it has come.
+#[derive(Debug)]
+enum Stage {
+    /// So much has come of what hands over the key.
+    Credential(Vec<u8>),
+    Handshake(Box<handshake::Server>),
+}
+
+impl Unauthenticated {
+    /// Reads on; the outcome once there is one.
+    fn proceed(&mut self, access: &HubAccess, size: u32) -> Option<State> {
+        if let Stage::Credential(came) = &mut self.stage {
+            match read_credential(self.fd.as_fd(), came) {
+                Ok(false) => return None,
+                Ok(true) => match access.server(size, credential::credential(came)) {
+                    Ok(server) => self.stage = Stage::Handshake(Box::new(server)),
+                    Err(reason) => return Some(State::Refused(reason)),
+                },
+                Err(reason) => return Some(State::Refused(reason)),
+            }
+        }
+        match &mut self.stage {
+            Stage::Handshake(server) => continue_handshake(self.fd.as_fd(), server.as_mut()),
+            Stage::Credential(_) => None,
+        }
+    }
+
+    /// Why nothing comes of it if nothing more is said.
+    fn ended(&self) -> String {
+        match &self.stage {
+            Stage::Credential(_) => "it did not send its munge credential".to_owned(),
+            Stage::Handshake(server) => server.ended(),
+        }
+    }
+
+    fn knows_job(&self) -> bool {
+        match &self.stage {
+            // Nobody else sends one.
+            Stage::Credential(came) => !came.is_empty(),
+            Stage::Handshake(server) => server.knows_job(),
+        }
+    }
+
+    fn has_output(&self) -> bool {
+        matches!(&self.stage, Stage::Handshake(server) if !server.output().is_empty())
+    }
+}
+
+/// Reads no further than the credential goes; whether all of it is there.
+fn read_credential(fd: BorrowedFd<'_>, came: &mut Vec<u8>) -> std::result::Result<bool, String> {
+    loop {
+        let wanted = credential::wants(came)?;
+        if wanted == 0 {
+            return Ok(true);
+        }
+        match receive(fd, wanted, came) {
+            Ok(Some(0)) => return Err("it has closed the connection".to_owned()),
+            Ok(Some(_)) => {}
+            Ok(None) => return Ok(false),
+            Err(error) => return Err(error.to_string()),
+        }
+    }
 }
 
 /// The TCP side of the hub.
@@ -136,10 +200,14 @@ impl RelayListener {
                         break;
                     }
                 };
-                let Ok(nonce) = random() else { continue };
-                let server = handshake::Server::new(&self.access.secret, HUB, self.size, nonce);
+                let stage = if self.access.wants_credential() {
+                    Stage::Credential(Vec::new())
+                } else {
+                    let Ok(server) = self.access.server(self.size, &[]) else { continue };
+                    Stage::Handshake(Box::new(server))
+                };
                 let until = Instant::now() + PATIENCE;
-                self.unauthenticated.push(Unauthenticated { fd, from, server, until });
+                self.unauthenticated.push(Unauthenticated { fd, from, stage, until });
             }
         }
     }
@@ -148,9 +216,9 @@ impl RelayListener {
     fn welcome(&mut self, server: &mut Server) {
         let now = Instant::now();
         for mut peer in std::mem::take(&mut self.unauthenticated) {
-            match continue_handshake(peer.fd.as_fd(), &mut peer.server) {
+            match peer.proceed(&self.access, self.size) {
                 None if now < peer.until => self.unauthenticated.push(peer),
-                None => self.refused(&peer, &peer.server.ended()),
+                None => self.refused(&peer, &peer.ended()),
                 Some(State::Done(relay)) if relay.purpose == Purpose::Meeting => {
                     let stream = TcpConnection::new(peer.fd, peer.from);
                     self.streams.push((server.add_relay(&[]), stream));
@@ -164,7 +232,7 @@ impl RelayListener {
     fn refused(&mut self, peer: &Unauthenticated, reason: &str) {
         log::info!("proc_init: {} was refused: {reason}", peer.from);
         // Scans and other programs are no error of this job.
-        if peer.server.knows_job() {
+        if peer.knows_job() {
             let remedy = self.access.key_remedy();
             self.last_error =
                 Some(format!("a process at {} was refused: {reason}; {remedy}", peer.from.ip()));
@@ -181,7 +249,7 @@ impl RelayListener {
             fds.extend(self.listeners.iter().map(|listener| (listener.as_fd(), false)));
         }
         for peer in &self.unauthenticated {
-            fds.push((peer.fd.as_fd(), !peer.server.output().is_empty()));
+            fds.push((peer.fd.as_fd(), peer.has_output()));
         }
         fds.extend(self.streams.iter().map(|(_, stream)| (stream.as_fd(), stream.is_pending())));
         let now = Instant::now();

@@ -110,7 +110,26 @@ fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<Option<usize>> {
     passing(unsafe { socket::send(fd, [Piece::of(bytes), Piece::of(&[])], &[]) })
 }
 
-fn receive(fd: BorrowedFd<'_>, limit: usize, to: &mut Vec<u8>) -> io::Result<Option<usize>> {
+/// Sends the first bytes of a connection, for which the kernel has room.
+///
+/// # Errors
+/// In words.
+pub(super) fn send_first(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), String> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    match send(fd, bytes) {
+        Ok(Some(count)) if count == bytes.len() => Ok(()),
+        Ok(_) => Err("the kernel has no room for the first bytes".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+pub(super) fn receive(
+    fd: BorrowedFd<'_>,
+    limit: usize,
+    to: &mut Vec<u8>,
+) -> io::Result<Option<usize>> {
     let mut buffer = [0u8; READ];
     let piece = Piece { pointer: buffer.as_mut_ptr(), len: limit.min(READ) };
     // SAFETY: the buffer is writable for that length.

@@ -70,7 +70,15 @@ impl Launcher for ByHand {
         let name = derived_name(format!("hosts {size} {}", shared.to_lowercase()).as_bytes());
         let id = id.unwrap_or_else(|| by_hand_id(&name));
         let (here, audience) = (variables.machine().is(&host), Audience::OtherHosts);
-        let hub = HubLocation { host, port, here, audience, key: None, addresses: Vec::new() };
+        let hub = HubLocation {
+            host,
+            port,
+            here,
+            audience,
+            key: None,
+            munge: false,
+            addresses: Vec::new(),
+        };
         let server = ServerLocation::OverHosts { name, hub };
         Ok(Job { id, server, hosts, local_rank, spans_hosts: true, ..job })
     }

@@ -167,6 +167,8 @@ fn half_an_environment_is_an_error_with_a_remedy() {
     // Nothing of these speaks of ranks.
     for set in [
         &[("SLURM_JOB_ID", "1"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")][..],
+        // The script of a batch job.
+        &[("SLURM_STEP_ID", "4294967291"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")],
         &[("RANK", "0")],
         &[("WORLD_SIZE", "4")],
         &[("JOB_COMPLETION_INDEX", "3")],

@@ -62,6 +62,7 @@ impl Launcher for Kubernetes {
             port: Some(port),
             audience: Audience::OtherHosts,
             key: None,
+            munge: false,
             addresses: Vec::new(),
         };
         job.server = ServerLocation::OverHosts { name, hub };

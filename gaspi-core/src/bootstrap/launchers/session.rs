@@ -218,6 +218,7 @@ impl Session {
             here,
             audience: Audience::OtherHosts,
             key: Some(contact.key.clone()),
+            munge: false,
             addresses: contact.addresses.clone(),
         };
         ServerLocation::OverHosts { name, hub }

@@ -79,6 +79,7 @@ impl Launcher for Slurm {
             here,
             audience: Audience::OtherHosts,
             key: None,
+            munge: true,
             addresses: Vec::new(),
         };
         job.server = ServerLocation::OverHosts { name, hub };
@@ -86,9 +87,15 @@ impl Launcher for Slurm {
     }
 }
 
+/// The lowest number that Slurm has for steps that srun did not start: the script of a batch job,
+/// an interactive shell, and others.
+const SPECIAL_STEP: u64 = 0xffff_fff0;
+
 /// Whether this process was started by srun.
 pub(super) fn is_step(variables: &Variables<'_>) -> bool {
-    variables.raw("SLURM_STEP_ID").is_some() && variables.raw("SLURM_PROCID").is_some()
+    let is_special = variables.number("SLURM_STEP_ID").is_ok_and(|step| step >= Some(SPECIAL_STEP));
+    let is_set = |name| variables.raw(name).is_some();
+    is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && !is_special
 }
 
 /// Names one start of one step.

@@ -64,6 +64,7 @@ impl Launcher for Torchrun {
             port: None,
             audience: Audience::OtherHosts,
             key: None,
+            munge: false,
             addresses: Vec::new(),
         };
         job.server = ServerLocation::OverHosts { name, hub };
