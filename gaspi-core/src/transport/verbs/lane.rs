@@ -15,7 +15,7 @@ use super::ended::{Ended, Failure, Outbox, add};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
 use super::shown::Shown;
-use super::work::{Completion, Limits, Local, Remote, WorkRequest};
+use super::work::{Completion, Limits, Local, Remote, WorkRequest, immediate};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::os::socket::Piece;
 use crate::segment::Segment;
@@ -513,14 +513,16 @@ impl LaneState {
         mut data: Option<(Local, Remote)>,
         limits: Limits,
     ) -> Result<Option<Request>, String> {
-        let notifies = put.value != 0;
+        let mut notifies = put.value != 0;
         while let Some((local, remote)) = data.filter(|_| put.size > 0) {
             if self.room() == 0 {
                 return Ok(Some(Request::Put { put, data }));
             }
             let part = put.size.min(limits.message);
-            self.post(&WorkRequest::Write { local, remote, size: part }, false)?;
+            let immediate = if part == put.size { immediate(&put) } else { None };
+            self.post(&WorkRequest::Write { local, remote, size: part, immediate }, false)?;
             put.size -= part;
+            notifies &= immediate.is_none();
             data = Some((
                 Local { address: local.address + part, ..local },
                 Remote { address: remote.address + part, ..remote },

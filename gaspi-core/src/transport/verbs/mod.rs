@@ -559,6 +559,13 @@ impl<'a> Verbs<'a> {
         let (Some(lane), Outcome::Done) = (lane, completion.outcome) else {
             return receives.give_back(place);
         };
+        if let Some(immediate) = completion.immediate {
+            receives.give_back(place);
+            if lane.queue.index() >= CHANNELS.index() || !self.notified(immediate) {
+                self.fail(lane.lock(), "the peer does not keep to the protocol");
+            }
+            return;
+        }
         if lane.queue == STREAM {
             return self.bytes_came(receives, lane, Chunk { place, len: completion.bytes });
         }
@@ -576,15 +583,25 @@ impl<'a> Verbs<'a> {
         }
     }
 
-    /// Carries out a message; what is to be done then, if it is one.
-    fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
-        let frame = Frame::decode(bytes.get(PREFIX..)?)?;
-        let target = SoftwareTarget {
+    /// Sets the notification of a write that has come; false if it cannot be one. A segment that
+    /// has been deleted since the write was done is no more to be notified of it.
+    fn notified(self, immediate: u32) -> bool {
+        let (segment, id, value) = work::notification(immediate);
+        self.target().notify(segment, id, value)
+    }
+
+    fn target(&self) -> SoftwareTarget<'_> {
+        SoftwareTarget {
             up: self.up,
             requests: &self.table.requests,
             posted_receives: &self.table.posted_receives,
-        };
-        Some(target.handle(peer, 0, &mut Served::default(), frame))
+        }
+    }
+
+    /// Carries out a message; what is to be done then, if it is one.
+    fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
+        let frame = Frame::decode(bytes.get(PREFIX..)?)?;
+        Some(self.target().handle(peer, 0, &mut Served::default(), frame))
     }
 }
 
