@@ -1,9 +1,7 @@
 //! A lane that a device carries: a queue and a peer, its pair, and what is under way on it.
 //!
-//! Requests are posted in their order; what the send queue has no room for waits here. An
-//! acknowledgement says that the peer's device has the data. News of the job reaches the peer by
-//! streams, so that a write counts as done only once a read behind it has come back: who waits for
-//! the queue has it sent ([`Verbs::finish`](super::Verbs::finish)).
+//! Requests are posted in their order; what the send queue has no room for waits here. Who waits
+//! for the queue has something end behind its writes ([`Verbs::finish`](super::Verbs::finish)).
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
@@ -519,7 +517,7 @@ impl LaneState {
                 return Ok(Some(Request::Put { put, data }));
             }
             let part = put.size.min(limits.message);
-            let immediate = if part == put.size { immediate(&put) } else { None };
+            let immediate = immediate(&put).filter(|_| part == put.size);
             self.post(&WorkRequest::Write { local, remote, size: part, immediate }, false)?;
             put.size -= part;
             notifies &= immediate.is_none();
