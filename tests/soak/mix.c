@@ -458,7 +458,9 @@ void go_on(worker_t *me, gaspi_group_t group) {
   MUST(me, gaspi_wait(me->queue, GUARD));
   MUST(me, gaspi_read(SEGMENT, IN, next, SEGMENT, FIXED, 4096, me->queue, GUARD));
   MUST(me, gaspi_wait(me->queue, GUARD));
-  MUST(me, gaspi_atomic_fetch_add(SEGMENT, ADDED, next, 1, &old, GUARD));
+  /* Another value than in the mix: the same call would continue one that timed out before, which
+   * may have been lost. */
+  MUST(me, gaspi_atomic_fetch_add(SEGMENT, ADDED, next, 3, &old, GUARD));
   MUST(me, gaspi_proc_ping(next, GUARD));
   MUST(me, gaspi_barrier(group, GUARD));
 }

@@ -137,7 +137,7 @@ impl Channels {
         }
     }
 
-    /// A connection with `rank` broke: messages of it may be lost, which this rank has not asked for.
+    /// A connection with `rank` broke: messages of it may be lost that this rank has not asked for.
     pub(crate) fn note_break(&self, rank: Rank) {
         self.breaks.lock().insert(rank, Instant::now());
     }

@@ -155,6 +155,19 @@ impl<'a> SoftwareTarget<'a> {
         }
     }
 
+    /// Sets a notification of a segment, if it is still there, whose data is in its place; false if
+    /// there can be no such notification.
+    pub(crate) fn notify(self, segment: SegmentId, id: NotificationId, value: u32) -> bool {
+        let memory = self.up.memory();
+        if segment == ARENA || check_notification(memory, segment, id).is_err() {
+            return false;
+        }
+        if let Some(segment) = memory.find(segment) {
+            slots::set(segment.notification(id.index()), value);
+        }
+        true
+    }
+
     fn put(self, served: &mut Served, put: Put) -> Action {
         let found = find_for_put(self.up.memory(), &put);
         match found {

@@ -206,8 +206,8 @@ pub(crate) enum Pairing {
     Offer(PairOffer),
     /// The sender's end is connected with that of the receiver.
     Connected { queue: QueueId, attempt: u32 },
-    /// The sender's end has been taken down, and nothing of it is under way any more. `refuses` says
-    /// that another attempt would meet the same reason.
+    /// The sender's end has been taken down, and nothing of it is under way any more. If it
+    /// `refuses`, another attempt would meet the same reason.
     Ended { queue: QueueId, attempt: u32, refuses: bool, reason: String },
     /// The sender has lost a connection with the receiver, and with it its ends of this attempt and
     /// of all before.

@@ -47,6 +47,57 @@ fn a_device_with_the_smallest_limits_carries_everything() {
     }
 }
 
+fn a_write_and_a_small_notification_are_one_request() {
+    let id = NotificationId(65_535);
+    run_with_devices(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, 2);
+        for (value, together) in [(1, 10), (255, 10), (256, 0), (u32::MAX, 0)] {
+            if rt.rank() == Rank(0) {
+                let before = fabric.counter(0, "write_imm");
+                for _ in 0..10 {
+                    rt.write_notify(&eight(Rank(1)), id, value, Q0, LIMIT).expect("posted");
+                }
+                rt.wait(Q0, LIMIT).expect("wait");
+                assert_eq!(fabric.counter(0, "write_imm") - before, together, "{value}");
+            }
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                assert_eq!(rt.notify_reset(S0, id), Ok(value));
+            }
+            meet(rt);
+        }
+    });
+}
+
+fn a_notification_that_came_for_a_deleted_segment_does_not_reach_the_next_one() {
+    let written = std::sync::Barrier::new(2);
+    run_with_devices(2, "", |rt, _| {
+        for _ in 0..100 {
+            make(rt, S0, 8192);
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                for id in (0..20).map(NotificationId) {
+                    rt.write_notify(&eight(Rank(1)), id, 1, Q0, LIMIT).expect("posted");
+                }
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            // They have arrived, and as a rule nobody has looked at all of them.
+            written.wait();
+            if rt.rank() == Rank(1) {
+                rt.segment_delete(S0).expect("delete");
+                rt.segment_alloc(S0, 8192, Init::Zeroed).expect("alloc");
+                for _ in 0..10 {
+                    fails!(rt.notify_waitsome(S0, 0, 20, Timeout::Test), Error::Timeout { .. });
+                }
+            }
+            meet(rt);
+            rt.segment_delete(S0).expect("delete");
+            meet(rt);
+        }
+    });
+}
+
 fn a_wait_ends_when_the_data_is_in_the_memory_of_the_target() {
     // Bytes stay in the device until something has it place them; a barrier by streams does not.
     run_with_devices(2, "placement=2", |rt, _| {
@@ -463,6 +514,8 @@ tests! {
         reads_of_both_kinds_keep_their_turn;
     VERBS:
         a_device_with_the_smallest_limits_carries_everything,
+        a_notification_that_came_for_a_deleted_segment_does_not_reach_the_next_one,
+        a_write_and_a_small_notification_are_one_request,
         a_network_that_is_not_there_is_an_error_of_init,
         a_queue_without_a_pair_is_an_error_and_no_hang,
         a_rank_that_computes_holds_no_sender_of_notifications_back,

@@ -17,7 +17,7 @@ fn limits_by_verbs() -> Result<()> {
     let requests = [
         "raw write, memory polled",
         "raw message",
-        "raw write and message",
+        "raw write with immediate",
         "raw write and completion",
         "raw write, read behind",
         "raw read",
@@ -45,13 +45,13 @@ fn rows_stand_beside_raw_verbs() -> Result<()> {
             &["write-lat", "--sizes", "8"],
             &[
                 ("post", "raw post"),
-                ("post+wait", "raw write, read behind"),
+                ("post+wait", "raw write and completion"),
                 ("memory polled", "raw write, memory polled"),
             ],
         ),
         (
             &["write-lat", "--sizes", "1"],
-            &[("post", "raw post"), ("post+wait", "raw write, read behind")],
+            &[("post", "raw post"), ("post+wait", "raw write and completion")],
         ),
         (&["read-lat", "--sizes", "8"], &[("read+wait", "raw read")]),
         (
@@ -63,7 +63,10 @@ fn rows_stand_beside_raw_verbs() -> Result<()> {
         ),
         (
             &["write-notify-lat", "--sizes", "64K"],
-            &[("notified", "raw write and message"), ("taken", "raw write and message, data read")],
+            &[
+                ("notified", "raw write with immediate"),
+                ("taken", "raw write with immediate, data read"),
+            ],
         ),
         (&["write-bw", "--sizes", "64K"], &[("write", "raw writes")]),
         (&["read-bw", "--sizes", "64K"], &[("read", "raw reads")]),

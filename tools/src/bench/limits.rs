@@ -178,7 +178,7 @@ fn requests(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) 
     if let Some((pair, verbs)) = pair.as_ref().and_then(|pair| Some((pair, pair.verbs?))) {
         lanes.push(("raw write, memory polled", verbs_baseline::write_polled(pair, verbs, 8)));
         lanes.push(("raw message", verbs_baseline::message(pair, verbs, 8)));
-        lanes.push(("raw write and message", verbs_baseline::write_and_message(pair, verbs, 8)));
+        lanes.push(("raw write with immediate", verbs_baseline::write_notified(pair, verbs, 8)));
         lanes.push(("raw write and completion", verbs_baseline::write_completed(pair, verbs, 8)));
         lanes.push(("raw write, read behind", verbs_baseline::write_read_behind(pair, verbs, 8)));
         lanes.push(("raw read", verbs_baseline::read(pair, verbs, 8)));

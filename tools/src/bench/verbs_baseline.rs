@@ -10,13 +10,10 @@ use crate::job::micros;
 use crate::measure::{Batch, Lane};
 use crate::memory::Region;
 use crate::pair::Pair;
-use crate::raw_verbs::{Verbs, Work};
+use crate::raw_verbs::{SLOT, Verbs, Work};
 use crate::shm_baseline::{self, Taken, mark, take};
 use crate::sockets::Waiting;
 use std::time::{Duration, Instant};
-
-/// Bytes of a message that only says that data has come.
-const WORD: usize = 8;
 
 /// After each batch waits for the end of all that it has posted.
 fn settled<'a>(pair: &'a Pair<'a>, verbs: &'a Verbs<'a>, mut lane: Lane<'a>) -> Lane<'a> {
@@ -66,13 +63,12 @@ fn turn<'a>(
         if rides {
             return verbs.end.post(pair.job, [verbs.message(offset, size)], false);
         }
-        let message = verbs.message(offset, size.min(WORD));
-        verbs.end.post(pair.job, [verbs.write(offset, size), message], false)
+        verbs.end.post(pair.job, [verbs.write_notified(offset, size)], false)
     };
     let receive = move |step| {
         let offset = incoming.offset();
         let (slot, length) = await_message(pair, verbs, waiting)?;
-        pair.job.add_errors_if(length != if rides { size } else { size.min(WORD) });
+        pair.job.add_errors_if(length != if rides { size } else { size.min(SLOT) });
         let (memory, at) = if rides { (slot, 0) } else { (pair.raw_in, offset) };
         take(pair.job, memory, at, size, step, taken);
         Ok(())
@@ -97,8 +93,8 @@ pub(crate) fn message<'a>(pair: &'a Pair<'a>, verbs: &'a Verbs<'a>, size: usize)
     settled(pair, verbs, shm_baseline::in_turn(pair, send, receive))
 }
 
-/// Writes, each with a message chained behind it.
-pub(crate) fn write_and_message<'a>(
+/// Writes, of each of which the target is told by immediate data.
+pub(crate) fn write_notified<'a>(
     pair: &'a Pair<'a>,
     verbs: &'a Verbs<'a>,
     size: usize,
@@ -119,8 +115,8 @@ pub(crate) fn notified<'a>(
     let name = match (rides, taken) {
         (true, Taken::Last) => "raw message",
         (true, Taken::All) => "raw message, data read",
-        (false, Taken::Last) => "raw write and message",
-        (false, Taken::All) => "raw write and message, data read",
+        (false, Taken::Last) => "raw write with immediate",
+        (false, Taken::All) => "raw write with immediate, data read",
     };
     settled(pair, verbs, shm_baseline::in_turn(pair, send, receive)).named(name)
 }

@@ -362,8 +362,12 @@ fn poll(queue: NonNull<sys::ibv_cq>, into: &mut [Completion]) -> usize {
             sys::IBV_WC_SUCCESS => Outcome::Done,
             status => Outcome::Failed { status, vendor: found.vendor_err },
         };
-        *completion =
-            Completion { id: found.wr_id, number: found.qp_num, bytes: found.byte_len, outcome };
+        let goes_along = found.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
+        // SAFETY: what such a completion has there.
+        let immediate =
+            goes_along.then(|| u32::from_be(unsafe { found.__bindgen_anon_1.imm_data }));
+        let (id, number, bytes) = (found.wr_id, found.qp_num, found.byte_len);
+        *completion = Completion { id, number, bytes, immediate, outcome };
     }
     taken
 }

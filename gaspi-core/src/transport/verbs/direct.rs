@@ -8,7 +8,7 @@
 //! lane.
 
 use super::post::{POSTING, PostSend, Poster};
-use super::work::{Limits, Local, Remote, check};
+use super::work::{Limits, Local, Remote, check, immediate};
 use crate::ids::QueueId;
 use crate::sync::bias::Bias;
 use crate::sync::epoch::Slot;
@@ -243,7 +243,11 @@ impl DirectLane<'_> {
         let (lane, data) = (self.lane, (self.local, self.remote, put.size));
         let (inline, poster) = (lane.inline.load(PLAIN), lane.poster());
         lane.has_written.store(true, PLAIN);
-        let result = if notifies {
+        let result = if let Some(immediate) = immediate(put) {
+            let numbered = lane.count(1);
+            // SAFETY: as for the others.
+            unsafe { poster.write_with(numbered, data, immediate, inline) }
+        } else if notifies {
             let numbered = lane.count(2);
             // What the message does not carry has its place.
             let message = Put { size: 0, ..*put }.encoded();

@@ -1,9 +1,7 @@
 //! A lane that a device carries: a queue and a peer, its pair, and what is under way on it.
 //!
-//! Requests are posted in their order; what the send queue has no room for waits here. An
-//! acknowledgement says that the peer's device has the data. News of the job reaches the peer by
-//! streams, so that a write counts as done only once a read behind it has come back: who waits for
-//! the queue has it sent ([`Verbs::finish`](super::Verbs::finish)).
+//! Requests are posted in their order; what the send queue has no room for waits here. Who waits
+//! for the queue has something end behind its writes ([`Verbs::finish`](super::Verbs::finish)).
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
@@ -15,7 +13,7 @@ use super::ended::{Ended, Failure, Outbox, add};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
 use super::shown::Shown;
-use super::work::{Completion, Limits, Local, Remote, WorkRequest};
+use super::work::{Completion, Limits, Local, Remote, WorkRequest, immediate};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::os::socket::Piece;
 use crate::segment::Segment;
@@ -513,14 +511,16 @@ impl LaneState {
         mut data: Option<(Local, Remote)>,
         limits: Limits,
     ) -> Result<Option<Request>, String> {
-        let notifies = put.value != 0;
+        let mut notifies = put.value != 0;
         while let Some((local, remote)) = data.filter(|_| put.size > 0) {
             if self.room() == 0 {
                 return Ok(Some(Request::Put { put, data }));
             }
             let part = put.size.min(limits.message);
-            self.post(&WorkRequest::Write { local, remote, size: part }, false)?;
+            let immediate = immediate(&put).filter(|_| part == put.size);
+            self.post(&WorkRequest::Write { local, remote, size: part, immediate }, false)?;
             put.size -= part;
+            notifies &= immediate.is_none();
             data = Some((
                 Local { address: local.address + part, ..local },
                 Remote { address: remote.address + part, ..remote },

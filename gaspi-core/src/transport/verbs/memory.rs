@@ -52,6 +52,8 @@ impl Verbs<'_> {
         }
         self.end_requests(None, &format!("{} was deleted while it was used", segment.id));
         segment.prepared.release();
+        // What has come of writes to it is not to notify of one that has its number next.
+        self.catch_up();
     }
 
     /// Requests of a queue are forgotten: what they would still write here arrives before this

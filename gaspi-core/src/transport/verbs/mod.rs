@@ -26,6 +26,7 @@ mod pairs;
 mod port;
 mod post;
 mod queue_pair;
+mod received;
 mod receives;
 #[cfg(test)]
 mod scale_tests;
@@ -43,12 +44,9 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering,
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
-use crate::transport::software_target::{Action, Served, SoftwareTarget};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::{Behind, Carried, Upcalls};
-use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::{Put, RemoteAddress, Stream};
-use byte_stream::Chunk;
 use divert::Diverted;
 use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
@@ -550,41 +548,6 @@ impl<'a> Verbs<'a> {
                 self.table.has_stalled.store(true, Ordering::Release);
             }
         }
-    }
-
-    /// A message has come.
-    fn received(self, receives: &mut Receives, completion: &Completion) {
-        let place = completion.id as usize;
-        let lane = self.lane_of(completion.number);
-        let (Some(lane), Outcome::Done) = (lane, completion.outcome) else {
-            return receives.give_back(place);
-        };
-        if lane.queue == STREAM {
-            return self.bytes_came(receives, lane, Chunk { place, len: completion.bytes });
-        }
-        let bytes = receives.bytes(place, completion.bytes);
-        let answer = if lane.queue == ATOMICS { None } else { self.handle(lane.peer, bytes) };
-        receives.give_back(place);
-        match answer {
-            Some(Action::Nothing | Action::Answered) => {}
-            Some(Action::Answer(frame)) => {
-                let mut state = lane.lock();
-                state.push(Request::Answer(frame));
-                self.pump(lane, state);
-            }
-            _ => self.fail(lane.lock(), "the peer does not keep to the protocol"),
-        }
-    }
-
-    /// Carries out a message; what is to be done then, if it is one.
-    fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
-        let frame = Frame::decode(bytes.get(PREFIX..)?)?;
-        let target = SoftwareTarget {
-            up: self.up,
-            requests: &self.table.requests,
-            posted_receives: &self.table.posted_receives,
-        };
-        Some(target.handle(peer, 0, &mut Served::default(), frame))
     }
 }
 

@@ -108,6 +108,31 @@ impl Poster {
         unsafe { write.post(self) }
     }
 
+    /// Posts a write as [`write`](Poster::write) does, with 32 bits that go along with it.
+    ///
+    /// # Safety
+    /// As for [`write`](Poster::write).
+    #[inline(always)]
+    pub(super) unsafe fn write_with(
+        self,
+        (id, signalled): (u64, bool),
+        (local, remote, size): Data,
+        immediate: u32,
+        inline: u32,
+    ) -> i32 {
+        let mut write = Posted::new(part(local, size));
+        let flags = flags(signalled, size <= u64::from(inline));
+        write.set(id, sys::IBV_WR_RDMA_WRITE_WITH_IMM, flags, ptr::null_mut());
+        write.set_remote(remote);
+        // SAFETY: inside of the request, of which nothing is read.
+        unsafe {
+            let work = write.work.as_mut_ptr();
+            (&raw mut (*work).__bindgen_anon_1.imm_data).write(immediate.to_be());
+        }
+        // SAFETY: as the caller says.
+        unsafe { write.post(self) }
+    }
+
     /// Posts a read with this number, which is signalled.
     ///
     /// # Safety

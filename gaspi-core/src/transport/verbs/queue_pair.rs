@@ -344,7 +344,7 @@ impl QueuePair {
         let mut parts: [sys::ibv_sge; 1] = unsafe { std::mem::zeroed() };
         let (opcode, count, goes_along) = match *request {
             WorkRequest::Nothing => (sys::IBV_WR_RDMA_WRITE, 0, false),
-            WorkRequest::Write { local, remote, size } => {
+            WorkRequest::Write { local, remote, size, immediate } => {
                 work.wr.rdma.remote_addr = remote.address;
                 work.wr.rdma.rkey = remote.key;
                 parts[0] = part(local, size);
@@ -352,7 +352,14 @@ impl QueuePair {
                 if local.key.is_none() && !goes_along {
                     return Err("the device does not know the memory to be sent".to_owned());
                 }
-                (sys::IBV_WR_RDMA_WRITE, 1, goes_along)
+                let opcode = match immediate {
+                    Some(immediate) => {
+                        work.__bindgen_anon_1.imm_data = immediate.to_be();
+                        sys::IBV_WR_RDMA_WRITE_WITH_IMM
+                    }
+                    None => sys::IBV_WR_RDMA_WRITE,
+                };
+                (opcode, 1, goes_along)
             }
             WorkRequest::Read { local, remote, size } => {
                 work.wr.rdma.remote_addr = remote.address;

@@ -1,6 +1,7 @@
 //! What is said between this rank and its device: requests, completions, errors, and limits.
 
-use crate::wire::message::AtomicOperation;
+use crate::ids::{NotificationId, SegmentId};
+use crate::wire::message::{AtomicOperation, Put};
 use std::io;
 use std::time::Duration;
 
@@ -35,7 +36,24 @@ pub(super) struct Completion {
     /// Of the queue pair.
     pub(super) number: u32,
     pub(super) bytes: u32,
+    /// What has come along with a write of the peer, which is in its place.
+    pub(super) immediate: Option<u32>,
     pub(super) outcome: Outcome,
+}
+
+/// The notification of a put as the 32 bits that go along with a write, where it fits: its segment,
+/// its number, and a value below 256. The key of the write stands for the generation.
+#[inline(always)]
+pub(super) fn immediate(put: &Put) -> Option<u32> {
+    let (segment, NotificationId(id), value) = (put.remote.segment, put.notification, put.value);
+    let fits = value.wrapping_sub(1) < 0xff && id <= 0xffff;
+    fits.then_some(u32::from(segment.0) << 24 | id << 8 | value)
+}
+
+/// The segment, the number, and the value of a notification.
+pub(super) fn notification(immediate: u32) -> (SegmentId, NotificationId, u32) {
+    let [segment, _, _, value] = immediate.to_be_bytes();
+    (SegmentId(segment), NotificationId(immediate >> 8 & 0xffff), value.into())
 }
 
 /// What a pair can do.
@@ -74,6 +92,8 @@ pub(super) enum WorkRequest<'a> {
         local: Local,
         remote: Remote,
         size: u64,
+        /// What goes along with it.
+        immediate: Option<u32>,
     },
     Read {
         local: Local,
@@ -133,6 +153,26 @@ pub(super) fn check(result: i32, what: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::QueueId;
+    use crate::wire::message::{RemoteAddress, Stream};
+
+    #[test]
+    fn a_notification_goes_along_with_a_write_if_it_fits() {
+        let of = |segment, id, value| {
+            let segment = SegmentId(segment);
+            let (notification, remote) =
+                (NotificationId(id), RemoteAddress { segment, generation: 7, offset: 8 });
+            let stream = Stream { queue: QueueId(0), generation: 9 };
+            immediate(&Put { stream, remote, size: 1, last: true, notification, value })
+        };
+        for (segment, id, value) in [(0, 0, 1), (254, 0xffff, 255), (1, 0x0203, 4)] {
+            let found = of(segment, id, value).map(notification);
+            assert_eq!(found, Some((SegmentId(segment), NotificationId(id), value)));
+        }
+        for (id, value) in [(0, 0), (0, 256), (0, u32::MAX), (0x10000, 1)] {
+            assert_eq!(of(1, id, value), None);
+        }
+    }
 
     #[test]
     fn all_tries_together_take_about_as_long_as_a_host_is_waited_for() {

@@ -69,6 +69,13 @@ impl Verbs<'_> {
         Work::Write { from, to: self.peer_inbox.at(offset), size }
     }
 
+    /// The same, of which the peer is told.
+    #[inline]
+    pub(crate) fn write_notified(&self, offset: usize, size: usize) -> Work {
+        let from = self.offer.source.local().at(offset);
+        Work::Notified { from, to: self.peer_inbox.at(offset), size }
+    }
+
     /// From the peer's source to this rank's inbox.
     #[inline]
     pub(crate) fn read(&self, offset: usize, size: usize) -> Work {

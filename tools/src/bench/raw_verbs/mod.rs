@@ -65,6 +65,12 @@ pub(crate) enum Work {
         to: Place,
         size: usize,
     },
+    /// A write of which the target is told.
+    Notified {
+        from: Place,
+        to: Place,
+        size: usize,
+    },
     Read {
         to: Place,
         from: Place,
@@ -332,6 +338,9 @@ impl End {
     fn describe(&self, work: Work, wanted: &mut sys::ibv_send_wr, part: &mut sys::ibv_sge) {
         let (opcode, local, remote, size) = match work {
             Work::Write { from, to, size } => (sys::IBV_WR_RDMA_WRITE, from, Some(to), size),
+            Work::Notified { from, to, size } => {
+                (sys::IBV_WR_RDMA_WRITE_WITH_IMM, from, Some(to), size)
+            }
             Work::Read { to, from, size } => (sys::IBV_WR_RDMA_READ, to, Some(from), size),
             Work::Send { from, size } => (sys::IBV_WR_SEND, from, None, size),
             Work::Nothing => {

@@ -1,0 +1,65 @@
+//! What has come to the receive queue: messages of peers, and notifications of their writes.
+
+use super::byte_stream::Chunk;
+use super::lane::Request;
+use super::receives::Receives;
+use super::work::{self, Completion, Outcome};
+use super::{ATOMICS, STREAM, Verbs};
+use crate::config::CHANNELS;
+use crate::ids::Rank;
+use crate::transport::software_target::{Action, Served, SoftwareTarget};
+use crate::wire::frame::{Frame, PREFIX};
+
+impl Verbs<'_> {
+    /// A message has come.
+    pub(super) fn received(self, receives: &mut Receives, completion: &Completion) {
+        let place = completion.id as usize;
+        let lane = self.lane_of(completion.number);
+        let (Some(lane), Outcome::Done) = (lane, completion.outcome) else {
+            return receives.give_back(place);
+        };
+        if let Some(immediate) = completion.immediate {
+            receives.give_back(place);
+            if lane.queue.index() >= CHANNELS.index() || !self.notified(immediate) {
+                self.fail(lane.lock(), "the peer does not keep to the protocol");
+            }
+            return;
+        }
+        if lane.queue == STREAM {
+            return self.bytes_came(receives, lane, Chunk { place, len: completion.bytes });
+        }
+        let bytes = receives.bytes(place, completion.bytes);
+        let answer = if lane.queue == ATOMICS { None } else { self.handle(lane.peer, bytes) };
+        receives.give_back(place);
+        match answer {
+            Some(Action::Nothing | Action::Answered) => {}
+            Some(Action::Answer(frame)) => {
+                let mut state = lane.lock();
+                state.push(Request::Answer(frame));
+                self.pump(lane, state);
+            }
+            _ => self.fail(lane.lock(), "the peer does not keep to the protocol"),
+        }
+    }
+
+    /// Sets the notification of a write that has come; false if it cannot be one. A segment that
+    /// has been deleted since the write was done is no more to be notified of it.
+    fn notified(self, immediate: u32) -> bool {
+        let (segment, id, value) = work::notification(immediate);
+        self.target().notify(segment, id, value)
+    }
+
+    fn target(&self) -> SoftwareTarget<'_> {
+        SoftwareTarget {
+            up: self.up,
+            requests: &self.table.requests,
+            posted_receives: &self.table.posted_receives,
+        }
+    }
+
+    /// Carries out a message; what is to be done then, if it is one.
+    fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
+        let frame = Frame::decode(bytes.get(PREFIX..)?)?;
+        Some(self.target().handle(peer, 0, &mut Served::default(), frame))
+    }
+}
