@@ -5,8 +5,8 @@
 //! last. A thread looks there when it has waited for GASPI_STALL_WARNING: at the words of ranks of
 //! its node where they lie, at those of others by a read that their library answers. It waits on
 //! meanwhile. Whichever thread finds the answers complete says so, once for all that wait for the
-//! bucket, and again when they have waited twice as long. Where a function of the program is told of
-//! ends, or a descriptor, the library's thread watches the buckets that this rank has submitted.
+//! bucket, and again when they have waited twice as long. Where a function of the program is told
+//! of ends, or a descriptor, the library's thread watches the buckets that this rank has submitted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
