@@ -28,8 +28,8 @@ fn counted(nodes: u32, size: u32, step: impl Fn(&Runtime) + Sync) -> Vec<u64> {
 
 /// The same where a step says how many messages count.
 fn counted_of(nodes: u32, size: u32, step: impl Fn(&Runtime) -> u64 + Sync) -> Vec<u64> {
-    const STEPS: u64 = 20;
-    const TRIES: usize = 20;
+    const STEPS: u64 = 5;
+    const TRIES: usize = 80;
     let job = |id: &str, rank| job_of(nodes, id, rank, size);
     let tries: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
         let tries = (0..TRIES).map(|_| (0..STEPS).map(|_| step(&rt)).sum());
