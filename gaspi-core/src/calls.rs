@@ -33,7 +33,8 @@ impl Patience {
 
 impl Inner {
     /// Gives the news of `rank`'s end a moment to arrive.
-    fn explain(&self, rank: Rank, deadline: Deadline) {
+    pub(crate) fn explain(&self, rank: Rank, deadline: Deadline) {
+        let deadline = deadline.at_most(EXPLAIN);
         let waiting = Waiting { call: Call::Connect, object: rank.0.into() };
         self.until(deadline, waiting, || self.ranks.check_alive(rank, "").is_err().then_some(()));
     }
@@ -43,7 +44,7 @@ impl Inner {
     fn await_news_if_refused(&self, rank: Rank, deadline: Deadline) {
         let may_wait = deadline != Deadline::Now;
         if may_wait && matches!(self.endpoint(rank).connect(), Err(Error::System { .. })) {
-            self.explain(rank, deadline.at_most(EXPLAIN));
+            self.explain(rank, deadline);
         }
     }
 

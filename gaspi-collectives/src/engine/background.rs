@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaspi_core::os::process;
 use gaspi_core::{Deadline, Error, Result};
@@ -53,7 +53,8 @@ impl Shared {
         self.notify_background(executor);
     }
 
-    /// Has the thread call this one when there is something to tell.
+    /// Has the thread call this one when there is something to tell, and now and then while it
+    /// drives operations.
     pub(crate) fn register_ends(&self, teller: &Arc<dyn TellsEnds>) {
         let mut tellers = self.tellers.lock();
         tellers.retain(|known| known.strong_count() > 0);
@@ -69,6 +70,12 @@ impl Shared {
         }
     }
 
+    /// Has warned of what no thread of the program waits for.
+    fn look_for_stalls(&self) {
+        let tellers: Vec<_> = self.tellers.lock().iter().filter_map(Weak::upgrade).collect();
+        tellers.iter().for_each(|teller| teller.look_for_stalls());
+    }
+
     /// An executor with background operations.
     fn background_executor(&self) -> Option<Arc<Executor>> {
         self.active.find(|executor| executor.has_background().then(|| Arc::clone(executor)))
@@ -76,6 +83,7 @@ impl Shared {
 
     /// The loop of the background thread.
     fn run_background(&self) {
+        let mut looked = Instant::now();
         while !self.ending.load(Ordering::Acquire) {
             self.tell_ends();
             let Some(executor) = self.background_executor() else {
@@ -86,6 +94,10 @@ impl Shared {
                 *work = false;
                 continue;
             };
+            if looked.elapsed() >= BACKGROUND_LIMIT {
+                self.look_for_stalls();
+                looked = Instant::now();
+            }
             let limit = Deadline::Never.at_most(BACKGROUND_LIMIT);
             let ended = executor.channel.wait_for(limit, || {
                 self.progress(Driver::Background, |executor| executor.has_background());

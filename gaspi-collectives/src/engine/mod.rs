@@ -95,6 +95,8 @@ fn stall_warning(
 /// Tells the program of what has ended, in the background.
 pub(crate) trait TellsEnds: fmt::Debug + Send + Sync {
     fn tell_ends(&self);
+    /// Warns of what does not end. Called now and then while the thread drives operations.
+    fn look_for_stalls(&self);
 }
 
 /// What the threads of a rank share; owned values keep it beyond the [`Engine`].

@@ -432,4 +432,8 @@ impl TellsEnds for Fused {
     fn tell_ends(&self) {
         self.tell();
     }
+
+    fn look_for_stalls(&self) {
+        self.warn_of_stalls();
+    }
 }

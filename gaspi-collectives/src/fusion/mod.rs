@@ -283,8 +283,7 @@ impl<'r> Fusion<'r> {
     pub fn on_end(&self, function: Option<Arc<OnEnd>>) -> Result<()> {
         if function.is_some() {
             Engine::of(self.rt).start_background_thread()?;
-            let fused: Arc<dyn TellsEnds> = Arc::clone(&self.fused) as Arc<dyn TellsEnds>;
-            self.fused.shared.register_ends(&fused);
+            self.register_ends();
         }
         self.fused.set_function(function);
         Ok(())
@@ -296,7 +295,14 @@ impl<'r> Fusion<'r> {
     /// # Errors
     /// Descriptors have run out.
     pub fn descriptor(&self) -> Result<RawFd> {
+        self.register_ends();
         self.fused.ends.descriptor()
+    }
+
+    /// Has the library's thread tell the program of ends, and warn of buckets that do not end.
+    fn register_ends(&self) {
+        let fused: Arc<dyn TellsEnds> = Arc::clone(&self.fused) as Arc<dyn TellsEnds>;
+        self.fused.shared.register_ends(&fused);
     }
 
     /// Says after another time than that of GASPI_STALL_WARNING what a bucket waits for; `None`:

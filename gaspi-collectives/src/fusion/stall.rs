@@ -5,7 +5,8 @@
 //! last. A thread looks there when it has waited for GASPI_STALL_WARNING: at the words of ranks of
 //! its node where they lie, at those of others by a read that their library answers. It waits on
 //! meanwhile. Whichever thread finds the answers complete says so, once for all that wait for the
-//! bucket, and again when they have waited twice as long.
+//! bucket, and again when they have waited twice as long. Where a function of the program is told
+//! of ends, or a descriptor, the library's thread watches the buckets that this rank has submitted.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -226,6 +227,24 @@ impl<'f> Watch<'f> {
 }
 
 impl Fused {
+    /// Says what buckets lack that this rank has submitted and that do not end: for a program whose
+    /// threads do not wait, but hear of ends. To be called now and then. What threads wait for is
+    /// said once, by whichever finds it first.
+    pub(super) fn warn_of_stalls(&self) {
+        let others_say_it = self.waiting.load(Ordering::Relaxed) > 0;
+        if self.stalls.after().is_none() || self.ends.has_failed() || others_say_it {
+            return;
+        }
+        for (index, bucket) in self.buckets.iter().enumerate() {
+            let step = bucket.countdown.ended() + 1;
+            let mut tensors = 0..self.layout.buckets[index].tensors.len();
+            if tensors.all(|nth| bucket.countdown.is_complete(nth, step)) {
+                let mut watch = Watch::begin(self, Subject::Bucket(index), step);
+                watch.look();
+            }
+        }
+    }
+
     /// The buckets that a thread waits for. For any bucket, those that this rank has begun; all
     /// where it has begun none.
     fn stalled(&self, subject: Subject, round: u64) -> Vec<Stalled> {

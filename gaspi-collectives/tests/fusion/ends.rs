@@ -101,7 +101,7 @@ fn a_descriptor_is_readable_while_next_has_something_to_tell() {
     });
 }
 
-fn is_readable(descriptor: i32, millis: i32) -> bool {
+pub(crate) fn is_readable(descriptor: i32, millis: i32) -> bool {
     let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry.
     unsafe { libc::poll(&raw mut poll, 1, millis) == 1 }

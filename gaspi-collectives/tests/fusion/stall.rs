@@ -3,7 +3,8 @@
 use super::*;
 use gaspi_core::{Config, Timeout};
 use std::collections::HashMap;
-use std::sync::{Condvar, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 /// Warnings by the name of the thread, which says test and rank.
@@ -41,10 +42,14 @@ pub(crate) fn keep_warnings() {
 fn said(rank: usize, times: usize, words: &[&str]) -> Vec<String> {
     let own = std::thread::current().name().expect("of a rank").to_owned();
     let (test, _) = own.rsplit_once(": rank ").expect("of a rank");
-    let name = format!("{test}: rank {rank}");
+    said_by(&format!("{test}: rank {rank}"), times, words)
+}
+
+/// The same of a thread of this name.
+fn said_by(name: &str, times: usize, words: &[&str]) -> Vec<String> {
     let mut all = WARNINGS.by_thread.lock().expect("no panic");
     loop {
-        let lines = all.get_or_insert_default().get(&name).cloned().unwrap_or_default();
+        let lines = all.get_or_insert_default().get(name).cloned().unwrap_or_default();
         let has_all = |line: &String| words.iter().all(|words| line.contains(words));
         let found: Vec<String> = lines.into_iter().filter(has_all).collect();
         if found.len() >= times {
@@ -205,8 +210,50 @@ fn members_that_have_gone_are_named_as_such() {
     });
 }
 
+/// No thread of a rank waits: it is told of ends, or looks at a descriptor. The library's thread
+/// says what is missing.
+fn a_program_that_only_hears_of_ends_is_warned_too() {
+    // That thread has the same name in all ranks, of all tests: these miss a tensor of their own.
+    static RUNS: AtomicUsize = AtomicUsize::new(0);
+    for by_function in [true, false] {
+        let missing = 20 + RUNS.fetch_add(1, Ordering::Relaxed);
+        ranks::run(2, |rt| {
+            let fusion = create(rt, &floats(&[1; 90]), &Options::default());
+            fusion.warn_of_stalls_after(SOON);
+            assert_eq!(fusion.buckets(), 1);
+            let others = (0..90).filter(|tensor| *tensor != missing);
+            if rt.rank().index() == 1 {
+                others.for_each(|tensor| submit(&fusion, tensor, &[1.0]));
+                let name = format!("has not submitted tensor {missing}");
+                let words = ["rank 0 has waited ", "step 1: rank 1 on ", &name];
+                let lines = said_by("gaspi-collective", 2, &words);
+                assert!(waited_s(&lines[1]) > 1.9 * waited_s(&lines[0]), "{lines:?}");
+                submit(&fusion, missing, &[1.0]);
+                wait(&fusion, missing, 1);
+                return;
+            }
+            let (ended, heard) = std::sync::mpsc::channel();
+            let descriptor = (!by_function).then(|| fusion.descriptor().expect("a descriptor"));
+            if by_function {
+                let function = move |_: usize, _: gaspi_core::Result<()>| {
+                    let _ = ended.send(());
+                };
+                fusion.on_end(Some(Arc::new(function))).expect("a function");
+            }
+            (0..90).for_each(|tensor| submit(&fusion, tensor, &[1.0]));
+            match descriptor {
+                Some(descriptor) => assert!(ends::is_readable(descriptor, 60_000)),
+                None => heard.recv().expect("the end of the bucket"),
+            }
+            assert_eq!(wait(&fusion, missing, 1), [2.0]);
+            fusion.on_end(None).expect("no function");
+        });
+    }
+}
+
 tests! {
     DEVICES:
+        a_program_that_only_hears_of_ends_is_warned_too,
         a_rank_that_computes_is_named_with_its_tensors,
         a_rank_names_itself_and_all_others,
         members_that_have_gone_are_named_as_such;

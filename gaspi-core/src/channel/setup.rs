@@ -256,7 +256,7 @@ impl Inner {
             return Err(call.reported(failed, offers[failed].report, what, deadline));
         }
         let Some(arena) = self.channels.arena() else { return Err(Error::NotInitialised) };
-        let members = self.members_of(&ranks, &offers, arena.segment.pointer())?;
+        let members = self.members_of(&ranks, &offers, arena.segment.pointer(), deadline)?;
         let reserved = self.channels.end_opening(group).ok_or(Error::NotInitialised)?;
         let Some(first) = all.parts.first() else { return Err(Error::NotInitialised) };
         let placement = self.placement(&ranks, &offers);
@@ -300,7 +300,13 @@ impl Inner {
     }
 
     /// The members as this rank reaches them; its own arena begins at `own`.
-    fn members_of(&self, ranks: &[Rank], offers: &[Offer], own: *mut u8) -> Result<Box<[Member]>> {
+    fn members_of(
+        &self,
+        ranks: &[Rank],
+        offers: &[Offer],
+        own: *mut u8,
+        deadline: Deadline,
+    ) -> Result<Box<[Member]>> {
         let mut nodes = Vec::new();
         let mut remotes = 0;
         ranks
@@ -308,7 +314,7 @@ impl Inner {
             .zip(offers)
             .map(|(rank, offer)| {
                 let is_own = *rank == self.ranks.me;
-                let view = if is_own { None } else { Some(self.view_of(*rank)?) };
+                let view = if is_own { None } else { Some(self.view_of(*rank, deadline)?) };
                 let arena = view.as_ref().map_or(own, |view| view.target.start(0));
                 let start =
                     self.ranks.is_local(*rank).then(|| arena.wrapping_add(offer.base as usize));
@@ -338,9 +344,11 @@ impl Inner {
     }
 
     /// The arena of a member that has just arrived.
-    fn view_of(&self, rank: Rank) -> Result<Arc<super::arena::View>> {
+    fn view_of(&self, rank: Rank, deadline: Deadline) -> Result<Arc<super::arena::View>> {
         self.channels.view(rank).ok_or_else(|| {
-            // It was there when the member arrived.
+            // It was there when the member arrived. One that dies may be seen to be gone a moment
+            // later than its memory.
+            self.explain(rank, deadline);
             match self.ranks.check_alive(rank, "channel_open") {
                 Err(error) => error,
                 Ok(()) => {

@@ -234,7 +234,6 @@ impl GroupCall<'_> {
         };
         if let Some(committed) = &mut self.state.committed {
             committed.step = step;
-            committed.failed |= outcome.is_err();
         }
         if outcome.is_ok() {
             self.inner.catch_up();
@@ -243,6 +242,9 @@ impl GroupCall<'_> {
             self.steps().end(step);
         }
         if outcome.is_err() {
+            if let Some(committed) = &mut self.state.committed {
+                committed.failed = true;
+            }
             self.end();
         } else if let Some(active) = &mut self.state.active {
             active.arrived = false;

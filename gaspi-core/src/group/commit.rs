@@ -230,10 +230,12 @@ impl Inner {
             }
             Standing::Unreachable(error) => Some(Err(error)),
             Standing::Waiting(missing) => {
+                // They send lists late, where others have not heard of them by leaders.
+                let has_leaders = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
                 let ends = missing.iter().filter_map(|rank| {
                     let error = self.ranks.check_alive(*rank, "group_commit").err()?;
                     let has_left = matches!(error, Error::RankLeft { .. });
-                    Some((has_left && self.ranks.is_local(*rank), error))
+                    Some((has_left && has_leaders && self.ranks.is_local(*rank), error))
                 });
                 let mut ends = ends.collect::<Vec<_>>();
                 // Any other end is final.

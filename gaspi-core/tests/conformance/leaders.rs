@@ -28,8 +28,8 @@ fn counted(nodes: u32, size: u32, step: impl Fn(&Runtime) + Sync) -> Vec<u64> {
 
 /// The same where a step says how many messages count.
 fn counted_of(nodes: u32, size: u32, step: impl Fn(&Runtime) -> u64 + Sync) -> Vec<u64> {
-    const STEPS: u64 = 20;
-    const TRIES: usize = 20;
+    const STEPS: u64 = 5;
+    const TRIES: usize = 80;
     let job = |id: &str, rank| job_of(nodes, id, rank, size);
     let tries: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
         let tries = (0..TRIES).map(|_| (0..STEPS).map(|_| step(&rt)).sum());
@@ -162,6 +162,42 @@ fn all_commit_a_group_of_ranks_that_leave_at_once() {
     }
 }
 
+/// A leader or not, while the others commit or before; they then go on without it.
+fn a_dead_member_of_any_node_ends_the_commit() {
+    let (nodes, size) = (3_u32, 6_u32);
+    for dead in 0..size as u16 {
+        let ready = ranks::Barrier::new(size as usize);
+        let job = |id: &str, rank| job_of(nodes, id, rank, size);
+        run_jobs(size, &Config::default(), job, |rt| {
+            let group = rt.group_create().expect("group");
+            all(&rt).for_each(|rank| rt.group_add(group, rank).expect("add"));
+            ready.wait();
+            if rt.rank().0 == dead {
+                if dead % 2 == 0 {
+                    // Others may know that it takes part.
+                    let error = rt.group_commit(group, Timeout::Test);
+                    assert!(error.is_ok() || error.is_err_and(|error| error.is_timeout()));
+                }
+                return die(rt);
+            }
+            match rt.group_commit(group, Timeout::Block) {
+                Ok(()) => assert_eq!(dead % 2, 0, "it has not begun"),
+                Err(error) => {
+                    let died = format!("rank {dead} has died");
+                    assert!(error.to_string().contains(&died), "{error}");
+                }
+            }
+            soon("the death is known", || rt.state(Rank(dead)) == Ok(State::Corrupt));
+            rt.group_delete(group).expect("delete");
+            let survivors = rt.group_create().expect("group");
+            let living = all(&rt).filter(|rank| rank.0 != dead);
+            living.for_each(|rank| rt.group_add(survivors, rank).expect("add"));
+            rt.group_commit(survivors, LIMIT).expect("the survivors go on");
+            rt.barrier(survivors, LIMIT).expect("barrier");
+        });
+    }
+}
+
 /// The leader of a node has begun to commit, and computes, when others of its node come.
 fn a_leader_that_has_tried_keeps_nobody_from_the_commit() {
     let (nodes, size) = (3, 9);
@@ -285,6 +321,7 @@ tests! {
         commits_in_a_row_do_not_overtake_each_other,
         differing_lists_are_told_to_all_nodes,
         all_commit_a_group_of_ranks_that_leave_at_once,
+        a_dead_member_of_any_node_ends_the_commit,
         a_leader_that_has_tried_keeps_nobody_from_the_commit,
         groups_of_some_nodes_have_leaders_of_their_own,
         a_leader_that_has_tried_keeps_nobody_from_the_barrier,
