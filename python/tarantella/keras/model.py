@@ -24,6 +24,10 @@ from . import (batch_norm, classes, failures, flavour, is_keras3, losses, optimi
 from .step import Control, Step, entered
 
 
+# Samples of a rank's batch below which statistics of batch normalisation are warned of.
+LEAST_SAMPLES = 16
+
+
 class ParallelStrategy(enum.Enum):
     """How work is divided among ranks."""
 
@@ -46,6 +50,8 @@ class State:
         self.samples: Any = None
         self.weights_total = losses.Total()
         self.sync_batch_norm = False
+        self.steps_averaged = 0
+        self.warned_of_few_samples = False
         self.divided = True
         # Where ranks may be lost, see regroup.py.
         self.place: Optional[regroup.Place] = None
@@ -147,8 +153,23 @@ def average_moving_statistics(model: Any) -> None:
                  if all(variable is not other for other in common)]
     if not variables or state.samples is None:
         return
-    weights.average(variables, float(state.samples.numpy()))
+    samples = int(state.samples.numpy())
+    _warn_of_few_samples(model, state, samples)
+    weights.average(variables, float(samples))
     state.samples.assign(0)
+
+
+def _warn_of_few_samples(model: Any, state: State, samples: int) -> None:
+    """Statistics of few samples are poor; said once."""
+    steps = int(state.control.steps().numpy()) if state.control is not None else 0
+    steps, state.steps_averaged = steps - state.steps_averaged, steps
+    if state.warned_of_few_samples or steps <= 0 or not batch_norm.layers(model):
+        return
+    if samples < LEAST_SAMPLES * steps:
+        state.warned_of_few_samples = True
+        log.logger().warning(
+            "BatchNormalization takes its statistics from the samples of each rank alone, about %d; that is below %d: take "
+            "a larger batch or fewer ranks, or tnt.Model(model, sync_batch_norm=True)", samples // steps, LEAST_SAMPLES)
 
 
 def check_drift(model: Any) -> None:
