@@ -40,7 +40,7 @@ const ENVIRONMENTS: [Environment; 11] = [
     Environment {
         name: "tf-2.21",
         versions: &["3.11"],
-        packages: &["tensorflow-cpu==2.21.0", "scikit-learn"],
+        packages: &["tensorflow-cpu==2.21.0", "tensorboard", "scikit-learn"],
         ranks: &[2, 3],
         full_ranks: &[1, 2, 3, 4],
         variables: &[],
@@ -186,7 +186,8 @@ impl Training<'_> {
         command.envs(environment.variables.iter().copied());
         let scratch = workspace::scratch_of_process("training")?;
         command.current_dir(&scratch);
-        command.env("TNT_TEST_VERBOSE", "1");
+        // A rank that waits for one that failed gives up before the stage does.
+        command.env("TNT_TEST_VERBOSE", "1").env("TNT_TIMEOUT", "120");
         if self.context.full {
             command.env("GASPI_TEST_FULL", "1");
         }
