@@ -23,7 +23,7 @@ def made():
     keras.backend.set_floatx("float64")
     keras.utils.set_random_seed(3)
     model = keras.Sequential([
-        keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="out")])
+        keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="out")], name="model")
     model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
                   metrics=["accuracy"])
     return model
