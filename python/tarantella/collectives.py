@@ -92,6 +92,11 @@ def make_group(numbers: Sequence[int]) -> int:
     return group.value
 
 
+def forget_groups() -> None:
+    """The groups that were made are not used any more: the ranks have new numbers."""
+    _groups.clear()
+
+
 def get_group_master_rank(group: Group) -> int:
     """The lowest rank of a group."""
     return group.group[0]

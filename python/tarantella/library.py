@@ -192,6 +192,7 @@ def rank_failure(text: str) -> Optional[RankFailure]:
     members, dead = ranks.members(), ranks.dead_ranks()
     if said is not None and int(said.group(1)) in members:
         rank = members.index(int(said.group(1)))
+        ranks.lose(members[rank])
     elif dead:
         rank = dead[0]
     else:

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import traceback
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, NamedTuple, Optional, Set, Tuple
 
 from . import errors, library, settings
 
@@ -34,6 +34,7 @@ _world: Optional[_World] = None
 _joined_pid: Optional[int] = None
 _child_of: Optional[Tuple[int, int]] = None
 _left = False
+_lost: Set[int] = set()
 
 
 def _launcher_signature() -> str:
@@ -212,3 +213,24 @@ def dead_ranks() -> List[int]:
 def is_joined() -> bool:
     """Whether this process may communicate."""
     return _world is not None and _joined_pid == os.getpid() and not _left
+
+
+def lose(rank: int) -> None:
+    """Remembers that a rank, by the library's number, was lost: one that left counts as healthy there."""
+    _lost.add(rank)
+
+
+def living() -> Tuple[int, ...]:
+    """The library's numbers of the ranks that are left."""
+    dead = {members()[rank] for rank in dead_ranks()} | _lost
+    return tuple(number for number in members() if number not in dead)
+
+
+def adopt(numbers: Tuple[int, ...], group: int) -> None:
+    """The job is these ranks from now on; they are renumbered from 0."""
+    global _world
+    former = _require_member()
+    places = [former.members.index(number) for number in numbers]
+    own = former.members[former.rank]
+    _world = _World(numbers.index(own), numbers, group, tuple(former.hosts[place] for place in places),
+                    tuple(former.machines[place] for place in places))

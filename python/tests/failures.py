@@ -17,10 +17,10 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LAUNCHER = os.environ.get("GASPI_RUN", "gaspi_run")
 
 
-def start(way: str, ranks: int = 2, options: Tuple[str, ...] = (), **environment: str) -> Any:
-    """The job, started."""
+def start(way: str, ranks: int = 2, options: Tuple[str, ...] = (), program: str = "failing.py", **environment: str) -> Any:
+    """The job, started. `way` holds the arguments of the program, with blanks between them."""
     return subprocess.Popen(
-        [LAUNCHER, "-n", str(ranks)] + list(options) + [sys.executable, os.path.join(HERE, "jobs", "failing.py"), way],
+        [LAUNCHER, "-n", str(ranks)] + list(options) + [sys.executable, os.path.join(HERE, "jobs", program)] + way.split(),
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=dict(os.environ, **environment))
 
 
@@ -83,9 +83,8 @@ class Failures(unittest.TestCase):
 
     def test_stopped_rank_is_waited_for_until_the_limit(self) -> None:
         job = start("stopped", TNT_TIMEOUT="3")
-        pid = None
+        text = ""
         try:
-            code, text = None, ""
             assert job.stderr is not None
             for line in job.stderr:
                 text += line
@@ -100,7 +99,6 @@ class Failures(unittest.TestCase):
             code = job.wait(60)
             job.stderr.close()
         self.assertNotEqual(code, 0)
-        self.assertIsNone(pid)
 
     def test_interrupt_ends_ranks_that_wait(self) -> None:
         job = start("stopped")
@@ -123,6 +121,20 @@ class Failures(unittest.TestCase):
         job.send_signal(signal.SIGINT)
         job.wait(60)
         job.stderr.close()
+
+    def test_job_goes_on_without_a_rank(self) -> None:
+        # The first rank, which is the master, and the last one.
+        for ranks, victim in ((2, 0), (3, 2)):
+            code, text = ended(start("{} 7".format(victim), ranks, ("--min-ranks", "1"), "losing.py",
+                                     TNT_ON_FAILURE="continue"), 300)
+            self.assertEqual(code, 0, text[-3000:])
+            self.assertEqual(text.count("@done"), ranks - 1, text[-3000:])
+            self.assertIn("{} of {} ranks are left, and go on".format(ranks - 1, ranks), text)
+
+    def test_job_ends_below_its_least_number_of_ranks(self) -> None:
+        code, text = ended(start("1 7", 2, (), "losing.py", TNT_ON_FAILURE="continue", TNT_MIN_RANKS="2"), 300)
+        self.assertNotEqual(code, 0)
+        self.assertIn("1 of 2 ranks are left, fewer than TNT_MIN_RANKS=2", text)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Runs the unit tests and says what came of them in the line that xtask reads.
+"""Runs the unit tests, or those of failures.py, and says what came of them in the line that xtask reads.
 
-Arguments choose tests by parts of their names (`test_command.Options.test_pinning`).
+    run_unit.py [--failures] [PART OF A NAME...]
+
+chooses tests by parts of their names (`test_command.Options.test_pinning`).
 """
 
 import os
@@ -19,8 +21,11 @@ def flattened(suite):
 
 def main(words):
     """Runs the tests; the exit status."""
-    folder = os.path.join(os.path.dirname(os.path.abspath(__file__)), "unit")
-    found = list(flattened(unittest.defaultTestLoader.discover(folder)))
+    here = os.path.dirname(os.path.abspath(__file__))
+    folder, pattern = os.path.join(here, "unit"), "test*.py"
+    if words[:1] == ["--failures"]:
+        folder, pattern, words = here, "failures.py", words[1:]
+    found = list(flattened(unittest.defaultTestLoader.discover(folder, pattern)))
     chosen = [test for test in found if not words or any(word in test.id() for word in words)]
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=1).run(unittest.TestSuite(chosen))
     failed = len({test.id() for test, _ in result.failures + result.errors})

@@ -13,28 +13,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifndef TARANTELLA_WITH_TENSORFLOW_HEADERS
+#include "tensorflow_c_numbers.h"
+#endif
+
 extern "C" {
 
 #ifndef TARANTELLA_WITH_TENSORFLOW_HEADERS
-typedef enum TF_DataType {
-  TF_FLOAT = 1,
-  TF_DOUBLE = 2,
-  TF_INT32 = 3,
-  TF_INT64 = 9,
-  TF_BFLOAT16 = 14,
-  TF_HALF = 19
-} TF_DataType;
-
-typedef enum TF_Code {
-  TF_OK = 0,
-  TF_CANCELLED = 1,
-  TF_INVALID_ARGUMENT = 3,
-  TF_DEADLINE_EXCEEDED = 4,
-  TF_RESOURCE_EXHAUSTED = 8,
-  TF_FAILED_PRECONDITION = 9,
-  TF_ABORTED = 10
-} TF_Code;
-
 typedef struct TF_Status TF_Status;
 typedef struct TF_Tensor TF_Tensor;
 typedef struct TF_OpDefinitionBuilder TF_OpDefinitionBuilder;

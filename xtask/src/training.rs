@@ -40,7 +40,7 @@ const ENVIRONMENTS: [Environment; 11] = [
     Environment {
         name: "tf-2.21",
         versions: &["3.11"],
-        packages: &["tensorflow-cpu==2.21.0", "scikit-learn"],
+        packages: &["tensorflow-cpu==2.21.0", "tensorboard", "scikit-learn"],
         ranks: &[2, 3],
         full_ranks: &[1, 2, 3, 4],
         variables: &[],
@@ -119,7 +119,7 @@ impl Training<'_> {
         self.install(&directory)?;
         note(&format!("{}: environment", environment.name), begin);
         if first {
-            self.unit_tests(&directory)?;
+            self.unit_tests(&directory, None)?;
         }
         let jobs = self.chosen("python/tests/jobs", "job_")?;
         let names: Vec<String> = jobs.iter().map(|job| stem(job)).collect();
@@ -129,6 +129,7 @@ impl Training<'_> {
             self.job(environment, &directory, *ranks, &all, &names)?;
         }
         if first {
+            self.unit_tests(&directory, Some("--failures"))?;
             self.bench(&directory)?;
             for example in self.chosen("python/examples", "")? {
                 self.job(environment, &directory, EXAMPLE_RANKS, &example, &[QUICK.to_owned()])?;
@@ -153,17 +154,20 @@ impl Training<'_> {
         python::pip(directory, &["--force-reinstall", "--no-deps", &wheel])
     }
 
-    fn unit_tests(&mut self, directory: &Path) -> Result<()> {
-        let mut runner = Command::new(directory.join("bin/python"));
-        runner.arg(workspace::root().join("python/tests/run_unit.py")).args(&self.context.filters);
-        runner.env("GASPI_TOOLS", directory.join("bin")).env("CUDA_VISIBLE_DEVICES", "-1");
+    /// Unit tests, or those of jobs that fail.
+    fn unit_tests(&mut self, directory: &Path, which: Option<&str>) -> Result<()> {
+        let (mut runner, tools) =
+            (Command::new(directory.join("bin/python")), directory.join("bin"));
+        runner.arg(workspace::root().join("python/tests/run_unit.py")).args(which);
+        runner.args(&self.context.filters).env("CUDA_VISIBLE_DEVICES", "-1");
+        runner.env("GASPI_TOOLS", &tools).env("GASPI_RUN", tools.join("gaspi_run"));
         let mut found = Count::default();
         let end = guarded(&mut runner, self.context.limit, |line| {
             if let Some(result) = line.strip_prefix("test result: ") {
                 found = found + result_line(result);
             }
         })?;
-        self.take("unit tests", end, found);
+        self.take(which.unwrap_or("unit tests"), end, found);
         Ok(())
     }
 
@@ -182,7 +186,8 @@ impl Training<'_> {
         command.envs(environment.variables.iter().copied());
         let scratch = workspace::scratch_of_process("training")?;
         command.current_dir(&scratch);
-        command.env("TNT_TEST_VERBOSE", "1");
+        // A rank that waits for one that failed gives up before the stage does.
+        command.env("TNT_TEST_VERBOSE", "1").env("TNT_TIMEOUT", "120");
         if self.context.full {
             command.env("GASPI_TEST_FULL", "1");
         }

@@ -3,6 +3,7 @@
 Which Keras it is, is decided for each model by its class, see `flavour`.
 """
 
+import os
 import random
 import sys
 from typing import Any
@@ -15,12 +16,26 @@ def start() -> None:
     import tensorflow as tf
 
     _check_version(tf.__version__)
+    _grow_memory(tf)
     seed = settings.get().seed
     if seed == "random":
         seed = collectives.broadcast_object(random.SystemRandom().randrange(1 << 32))
         log.logger().info("TNT_SEED=random: the seed of this job is %d", seed)
     if seed != "none":
         tf.random.set_seed(seed)
+
+
+def _grow_memory(tf: Any) -> None:
+    """Has TensorFlow take memory of a GPU as it needs it: others may use the same one."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "").strip() == "-1":
+        return
+    for device in tf.config.list_physical_devices("GPU"):
+        try:
+            tf.config.experimental.set_memory_growth(device, True)
+        except RuntimeError:
+            log.logger().warning("TensorFlow was in use before the import of tarantella, so it takes all memory of its GPU; "
+                                 "import tarantella first")
+            return
 
 
 def _check_version(text: str) -> None:

@@ -114,11 +114,15 @@ class _CalculateMeanAndVar:
         return super()._assign_moving_average(variable, value, momentum, inputs_size)  # type: ignore[misc]
 
 
+def layers(model: Any) -> List[Any]:
+    """The layers of a model that normalise batches."""
+    names = ("BatchNormalization", "BatchNormalizationBase")
+    return [layer for layer in weights.layers_of(model) if any(base.__name__ in names for base in type(layer).__mro__)]
+
+
 def synchronise(model: Any) -> None:
     """Has every BatchNormalization of a model take its statistics from the global batch; twice is once."""
-    for layer in weights.layers_of(model):
-        if not any(base.__name__ in ("BatchNormalization", "BatchNormalizationBase") for base in type(layer).__mro__):
-            continue
+    for layer in layers(model):
         if hasattr(layer, "_calculate_mean_and_var"):
             if getattr(layer, "renorm", False) or getattr(layer, "virtual_batch_size", None):
                 raise ValueError("sync_batch_norm=True does not go with renorm or virtual_batch_size of {}; leave them "

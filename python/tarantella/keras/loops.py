@@ -35,6 +35,7 @@ class Call:
         self.distribute = _boolean("tnt_distribute_dataset", self.kwargs.pop("tnt_distribute_dataset", True))
         self.micro_batch_size = _positive("tnt_micro_batch_size", self.kwargs.pop("tnt_micro_batch_size", None))
         self.watch = data.Watch()
+        self.validation_watch = data.Watch()
 
     def take(self, name: str, default: Any = None) -> Any:
         """Takes an argument out of those that Keras is given."""
@@ -55,8 +56,9 @@ class Call:
         try:
             yield
         except tf.errors.OpError as error:
-            if self.watch.error is not None:
-                raise self.watch.error from None
+            for watch in (self.watch, self.validation_watch):
+                if watch.error is not None:
+                    raise watch.error from None
             raise error
         finally:
             _depths[self.model] -= 1
@@ -245,7 +247,8 @@ def _validation(call: Call, validation: Any, batch_size: Optional[int], workers:
         return source.undivided(data.Watch())
     if source.batch is not None:
         sources.check_first(request, source.batch)
-    return source.divided(data.Watch(lambda batch: sources.check_first(request, batch)), "off", late=True)
+    call.validation_watch = data.Watch(lambda batch: sources.check_first(request, batch))
+    return source.divided(call.validation_watch, "off", late=True)
 
 
 def _common_steps(of_all: List[Dict[str, Any]], steps: Optional[int]) -> Optional[int]:

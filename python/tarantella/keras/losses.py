@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import tensorflow as tf
 
 from .. import fusion, log
-from . import operators, step as steps
+from . import classes, operators, step as steps
 
 _NAMES = ("x", "y", "y_pred", "sample_weight", "training")
 
@@ -50,6 +50,7 @@ def compute(model: Any, base: Callable[..., Any], args: Tuple[Any, ...], kwargs:
     named.update(kwargs)
     if step is None or step.share is None or step.divisor is None or named.get("y_pred") is None:
         return base(**named)
+    _weigh_batches(model, named)
     outputs = tf.nest.flatten(named["y_pred"])
     kinds = _reductions(model, named["y_pred"], len(outputs))
     masks = [getattr(output, "_keras_mask", None) for output in outputs]
@@ -62,6 +63,27 @@ def compute(model: Any, base: Callable[..., Any], args: Tuple[Any, ...], kwargs:
     if "mean_with_sample_weight" in kinds:
         loss = _by_sample_weights(loss, kinds, own, outputs, step, total)
     return loss
+
+
+class _BatchMean:
+    """A metric that takes each batch once, whatever its size, as Keras 3 does for the losses of outputs."""
+
+    def update_state(self, values: Any, sample_weight: Any = None) -> Any:
+        """The ranks together count as one batch."""
+        step = steps.current()
+        if sample_weight is None and step is not None and step.divisor is not None:
+            sample_weight = tf.cast(step.divisor, self.dtype)  # type: ignore[attr-defined]
+        return super().update_state(values, sample_weight=sample_weight)  # type: ignore[misc]
+
+
+def _weigh_batches(model: Any, named: Dict[str, Any]) -> None:
+    losses = getattr(model, "_compile_loss", None)
+    if losses is None or not hasattr(losses, "metrics"):
+        return
+    if not losses.built:
+        losses.build(named.get("y"), named["y_pred"])
+    for metric in losses.metrics:
+        classes.extend(metric, _BatchMean)
 
 
 def _factor(kind: str, mask: Any, step: steps.Step, total: Total) -> Any:

@@ -19,8 +19,13 @@ import numpy as np
 import tensorflow as tf
 
 from .. import collectives, errors, log, ranks, settings
-from . import batch_norm, classes, failures, flavour, is_keras3, losses, optimizers, saving, weights
+from . import (batch_norm, classes, failures, flavour, is_keras3, losses, optimizers, regroup, saving,
+               weights)
 from .step import Control, Step, entered
+
+
+# Samples of a rank's batch below which statistics of batch normalisation are warned of.
+LEAST_SAMPLES = 16
 
 
 class ParallelStrategy(enum.Enum):
@@ -45,7 +50,15 @@ class State:
         self.samples: Any = None
         self.weights_total = losses.Total()
         self.sync_batch_norm = False
+        self.steps_averaged = 0
+        self.warned_of_few_samples = False
         self.divided = True
+        # Where ranks may be lost, see regroup.py.
+        self.place: Optional[regroup.Place] = None
+        self.saved = regroup.Saved()
+        self.saved_counters = regroup.Saved()
+        self.counters: List[Any] = []
+        self.attempted: Any = None
 
 
 _states: "weakref.WeakKeyDictionary[Any, State]" = weakref.WeakKeyDictionary()
@@ -140,8 +153,23 @@ def average_moving_statistics(model: Any) -> None:
                  if all(variable is not other for other in common)]
     if not variables or state.samples is None:
         return
-    weights.average(variables, float(state.samples.numpy()))
+    samples = int(state.samples.numpy())
+    _warn_of_few_samples(model, state, samples)
+    weights.average(variables, float(samples))
     state.samples.assign(0)
+
+
+def _warn_of_few_samples(model: Any, state: State, samples: int) -> None:
+    """Statistics of few samples are poor; said once."""
+    steps = int(state.control.steps().numpy()) if state.control is not None else 0
+    steps, state.steps_averaged = steps - state.steps_averaged, steps
+    if state.warned_of_few_samples or steps <= 0 or not batch_norm.layers(model):
+        return
+    if samples < LEAST_SAMPLES * steps:
+        state.warned_of_few_samples = True
+        log.logger().warning(
+            "BatchNormalization takes its statistics from the samples of each rank alone, about %d; that is below %d: take "
+            "a larger batch or fewer ranks, or tnt.Model(model, sync_batch_norm=True)", samples // steps, LEAST_SAMPLES)
 
 
 def check_drift(model: Any) -> None:
@@ -212,6 +240,19 @@ class Distributed(saving.Saving):
         state_of(self).dirty = True
         return result
 
+    def make_train_function(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras' train_function; where ranks may be lost, one that goes on without them."""
+        function = super().make_train_function(*args, **kwargs)  # type: ignore[misc]
+        function = self.train_function if function is None else function
+        if not regroup.may_lose_ranks():
+            return function
+        if not isinstance(function, regroup.Mending):
+            if _steps_per_execution(self) != 1:
+                raise ValueError("TNT_ON_FAILURE=continue needs steps_per_execution=1; leave it out of compile")
+            function = regroup.Mending(self, function, lambda error: failures.translate(error, state_of(self).control))
+            self.train_function = function
+        return function
+
     @property
     def stop_training(self) -> bool:
         """Within fit, whether the ranks have agreed to stop; what is set here is this rank's wish."""
@@ -258,6 +299,12 @@ class Distributed(saving.Saving):
         return _run(self, "predict_on_batch", args, kwargs)
 
 
+def _steps_per_execution(model: Any) -> int:
+    steps = getattr(model, "steps_per_execution", None)
+    steps = getattr(model, "_steps_per_execution", 1) if steps is None else steps
+    return int(steps.numpy()) if hasattr(steps, "numpy") else int(steps or 1)
+
+
 def _takes(function: Any, name: str) -> bool:
     try:
         return name in inspect.signature(function).parameters
@@ -301,6 +348,40 @@ def _run(model: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
 
 def _train(model: Any, base: Any, element: Any, share: Optional[Dict[str, Any]]) -> Any:
     state = state_of(model)
+    if share is not None and "whole" in share:
+        return _train_late(model, state, base, element, share)
+    return _train_part(model, state, base, element, share)
+
+
+def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[str, Any]) -> Any:
+    """A step on a whole batch, in a job that may lose ranks."""
+    _make_place(state)
+    if state.control is None:
+        state.control = Control()
+    if state.attempted is None:
+        with tf.init_scope():
+            state.attempted = tf.Variable(0, dtype=tf.int64, trainable=False, name="tarantella_attempted")
+    state.attempted.assign(state.control.steps() + 1, read_value=False)
+    state.saved.save((element, share))
+    if not state.counters:
+        with tf.init_scope():
+            optimizers.build(model.optimizer, model.trainable_variables)
+        # What changes although the sums of a step do not arrive.
+        state.counters = [variable for metric in model.metrics for variable in metric.variables]
+        state.counters += [variable for variable in weights.optimizer_variables(model.optimizer)
+                           if int(np.prod(tuple(variable.shape))) == 1]
+    if state.counters:
+        state.saved_counters.save([tf.convert_to_tensor(variable) for variable in state.counters])
+    part, share = state.place.cut(element, share)
+    return _train_part(model, state, base, part, share)
+
+
+def _make_place(state: State) -> None:
+    if state.place is None:
+        state.place = regroup.Place()
+
+
+def _train_part(model: Any, state: State, base: Any, element: Any, share: Optional[Dict[str, Any]]) -> Any:
     if share is None:
         with entered(Step(tf.constant(1.0 / ranks.get_size(), tf.float64))):
             return base(element)
@@ -317,6 +398,9 @@ def _train(model: Any, base: Any, element: Any, share: Optional[Dict[str, Any]])
         with _stand_in(model, share):
             logs = base(element)
         flat = [value for value in tf.nest.flatten(logs) if tf.is_tensor(value)]
+        if regroup.may_lose_ranks():
+            # The line ends only when every variable has changed.
+            flat += [tf.convert_to_tensor(variable) for variable in model.trainable_weights]
         done = state.control.finish(token, flat)
     with tf.control_dependencies([done]):
         return tf.nest.map_structure(lambda value: tf.identity(value) if tf.is_tensor(value) else value, logs)
@@ -324,6 +408,9 @@ def _train(model: Any, base: Any, element: Any, share: Optional[Dict[str, Any]])
 
 def _test(model: Any, base: Any, element: Any, share: Dict[str, Any]) -> Any:
     state = state_of(model)
+    if "whole" in share:
+        _make_place(state)
+        element, share = state.place.cut(element, share)
     step = Step(tf.constant(1.0, tf.float64), share)
     with entered(step):
         if state.divided:

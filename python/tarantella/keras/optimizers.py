@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from .. import collectives, errors, fusion, ranks, settings
-from . import classes, operators, step
+from . import classes, operators, regroup, step
 
 
 class Reducer:
@@ -70,7 +70,18 @@ class Reducer:
                     ends.append(sums[0])
         with tf.control_dependencies(ends):
             self._steps.assign_add(1, read_value=False)
+            if regroup.may_lose_ranks():
+                # No variable changes before all sums are there.
+                reduced = [_identity(gradient) for gradient in reduced]
         return reduced
+
+    def completed(self) -> int:
+        """Steps whose sums have all arrived."""
+        return int(self._steps.numpy())
+
+    def set_completed(self, steps: int) -> None:
+        """Takes the count of a rank that is ahead."""
+        self._steps.assign(steps)
 
     def _slot(self, variables: Sequence[Any], dtypes: Sequence[str]) -> operators.Slot:
         key = tuple(id(variable) for variable in variables)
@@ -108,6 +119,12 @@ class Reducer:
         indices.set_shape([None])
         with tf.control_dependencies([indices]):
             return tf.IndexedSlices(tf.identity(rows), tf.cast(indices, gradient.indices.dtype), gradient.dense_shape)
+
+
+def _identity(gradient: Any) -> Any:
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape)
+    return None if gradient is None else tf.identity(gradient)
 
 
 _WIRES = {"none": None, "bf16": "bfloat16", "f16": "float16"}
@@ -188,6 +205,22 @@ class _Aggregator:
             return pairs
         summed = reducer_of(optimizer).reduce([pair[0] for pair in pairs], [pair[1] for pair in pairs])
         return list(zip(summed, [pair[1] for pair in pairs]))
+
+
+def hooked(optimizer: Any) -> Any:
+    """The optimizer that has the hook: of two that are nested, one."""
+    if not callable(getattr(optimizer, "apply", None)) and hasattr(optimizer, "inner_optimizer"):
+        return hooked(optimizer.inner_optimizer)
+    return optimizer
+
+
+def build(optimizer: Any, variables: Sequence[Any]) -> None:
+    """Makes the variables of an optimizer that has none yet."""
+    if callable(getattr(optimizer, "build", None)):
+        if not getattr(optimizer, "built", False) and not getattr(optimizer, "_built", False):
+            optimizer.build(variables)
+    elif hasattr(optimizer, "_create_all_weights"):
+        optimizer._create_all_weights(variables)
 
 
 def hook(optimizer: Any) -> Any:

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from .. import data, log, ranks, settings
 from ..data import Watch
+from . import regroup
 
 _no_convert = tf.autograph.experimental.do_not_convert
 UNKNOWN = tf.data.UNKNOWN_CARDINALITY
@@ -208,8 +209,9 @@ def _batched(request: Request, dataset: tf.data.Dataset, cheap: bool) -> tf.data
     wanted = None if cheap else _input_spec(request.model)
     if wanted is not None and wanted.rank is not None and spec.shape.rank is not None:
         batched = spec.shape.rank != wanted.rank - 1
-        if batched and spec.shape.rank == 0:
-            batched = False
+        # Keras adds the last dimension, 1, to a batch of scalars.
+        scalars = not batched and spec.shape.rank == 1 and spec.shape[0] is None and wanted[1] is not None
+        batched = (batched or scalars) and spec.shape.rank > 0
     else:
         leading = spec.shape[0] if spec.shape.rank else 0
         batched = leading is None or leading == size

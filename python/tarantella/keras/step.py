@@ -119,6 +119,14 @@ class Control:
         advance.set_shape([])
         return self._steps.assign_add(advance, read_value=True)
 
+    def steps(self) -> Any:
+        """Steps whose lines were exchanged."""
+        return self._steps.read_value()
+
+    def set_steps(self, steps: int) -> None:
+        """Takes the count of a rank that is ahead."""
+        self._steps.assign(steps)
+
     def wish(self, stop: bool) -> None:
         """Whether this rank wants to stop; told by the next line."""
         operators.functions().tarantella_tf_wish(self.slot.number, 1 if stop else 0)

@@ -1,6 +1,8 @@
 """All jobs of this directory in one process, since importing TensorFlow takes long; arguments name some.
 
-    tarantella -n 2 --no-gpu all_jobs.py job_data job_saving
+    tarantella -n 2 --no-gpu all_jobs.py job_data job_saving.checkpoint
+
+A name behind a dot is a part of the names of cases.
 """
 
 import functools
@@ -8,6 +10,7 @@ import glob
 import importlib
 import os
 import sys
+import traceback
 
 import cases
 
@@ -18,7 +21,13 @@ def isolated(function, job):
     @functools.wraps(function)
     def run():
         cases.keras.backend.set_floatx("float32")
-        function()
+        try:
+            function()
+        except Exception:
+            # Told at once: the others may be waiting for this rank.
+            sys.stderr.write("rank {}: {}\n{}".format(cases.RANK, run.__name__, traceback.format_exc()))
+            sys.stderr.flush()
+            raise
 
     run.__name__ = "{}.{}".format(job, function.__name__)
     return run
@@ -29,15 +38,16 @@ def main():
     here = os.path.dirname(os.path.abspath(__file__))
     found = sorted(os.path.basename(path)[:-3] for path in glob.glob(os.path.join(here, "job_*.py")))
     chosen = sys.argv[1:] or found
-    unknown = [name for name in chosen if name not in found]
+    unknown = [name for name in chosen if name.partition(".")[0] not in found]
     if unknown or not found:
         sys.exit("there is no job {}; there are {}".format(", ".join(unknown), ", ".join(found)))
     del sys.argv[1:]
     collected = []
-    for name in chosen:
+    for word in chosen:
+        name, _, part = word.partition(".")
         cases._cases.clear()
         importlib.import_module(name)
-        collected += [isolated(each, name) for each in cases._cases]
+        collected += [isolated(each, name) for each in cases._cases if part in each.__name__]
     cases._cases[:] = collected
     cases.run()
 

@@ -35,6 +35,7 @@ def run() -> None:
     failed = []
     for each in chosen:
         begin = time.monotonic()
+        keras.backend.set_floatx("float64")
         try:
             each()
             outcome = ""

@@ -1,5 +1,6 @@
 """The control line, the checks, batch normalisation, and training loops of one's own."""
 
+import logging
 from typing import Any, List
 
 import cases
@@ -152,6 +153,32 @@ def moving_statistics_are_averaged() -> None:
     model.compile("sgd", "mse")
     model.fit(dataset(x, y, batch=16), epochs=1, verbose=0)
     same_bits(model.get_weights())
+
+
+@case
+def few_samples_are_warned_of_once() -> None:
+    if SIZE == 1:
+        return
+    said: List[str] = []
+
+    class Keep(logging.Handler):
+        """Keeps what is logged."""
+
+        def emit(self, record: Any) -> None:
+            """A line."""
+            said.append(record.getMessage())
+
+    handler = Keep()
+    logging.getLogger("TNT_LIB").addHandler(handler)
+    try:
+        moving_statistics_are_averaged()
+        model = tnt.Model(normalised(False))
+        model.compile("sgd", "mse")
+        x, y = np.ones((8, 8)), np.ones((8, 1))
+        model.fit(dataset(x, y, batch=8), epochs=3, verbose=0)
+    finally:
+        logging.getLogger("TNT_LIB").removeHandler(handler)
+    assert len([line for line in said if "BatchNormalization" in line]) == 2, said
 
 
 @case

@@ -49,7 +49,7 @@ def model_for(form, made_metrics):
     keras.backend.set_floatx("float32" if form.endswith("single") else "float64")
     units = 1 if form == "binary" else 3
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(
-        units, activation="sigmoid" if form == "binary" else "softmax", name="out")])
+        units, activation="sigmoid" if form == "binary" else "softmax", name="out")], name="model")
     drawn = np.random.default_rng(5)
     model.set_weights([drawn.normal(0, 1, weight.shape) for weight in model.get_weights()])
     model.compile(keras.optimizers.SGD(0.01), "sparse_categorical_crossentropy" if form.startswith("sparse") else "mse",
@@ -174,7 +174,7 @@ def values_of_a_custom_train_step_are_averaged():
             return {"loss_of_mine": tf.constant(float(RANK + 1), tf.float64)}
 
     keras.backend.set_floatx("float64")
-    model = Own([keras.layers.Input((4,)), keras.layers.Dense(3, name="out")])
+    model = Own([keras.layers.Input((4,)), keras.layers.Dense(3, name="out")], name="model")
     model.compile("sgd", "mse")
     x, y, _ = data_for("one hot")
     history = tnt.Model(model).fit(x, y, batch_size=BATCH, verbose=0).history

@@ -358,6 +358,26 @@ def half_types() -> None:
 
 
 @case
+def compression() -> None:
+    from tarantella import settings
+
+    if SIZE == 1:
+        return
+    for kind, relative in (("bf16", 2e-2), ("f16", 2e-3)):
+        settings.get().compression = kind
+        try:
+            model = against_plain(perceptron, lambda: keras.optimizers.SGD(0.05), _numbers(), loss="mse",
+                                  relative=relative, dtype="float32")
+            same_bits(model.get_weights())
+            # It has to be felt: what f32 sends has no such error.
+            raises(AssertionError, "", lambda: against_plain(
+                perceptron, lambda: keras.optimizers.SGD(0.05), _numbers(), loss="mse", relative=1e-7,
+                dtype="float32"))
+        finally:
+            settings.get().compression = "none"
+
+
+@case
 def single_precision() -> None:
     against_plain(lambda: lenet("float32"), lambda: keras.optimizers.SGD(0.01), lambda: dataset(
         *digits(400, "float32"), batch=64), epochs=1, relative=5e-5, dtype="float32")

@@ -1,0 +1,185 @@
+"""Going on without ranks that were lost: `tnt.regroup()`, and TNT_ON_FAILURE=continue within fit.
+
+Within fit a step that fails because a rank was lost is mended inside Keras' loop, so callbacks notice
+nothing. For that, when ranks may be lost, (1) datasets yield whole batches, and the step cuts them by the
+ranks that there are; (2) a step first saves its batch, its metrics and the optimizer's counters; (3) no
+weight changes before all sums of the step have arrived, and the step ends only after all have changed, so
+a rank has either completed a step or, but for what was saved, changed nothing.
+
+The ranks that are left make a new group. Those that are a step behind take weights and optimizer from one
+that has completed it. A rank that was in the step after that one runs it again.
+
+Not covered: a rank that is lost between steps, in validation, or while saving ends the job as usual; the
+reported training metrics of the epoch lack the samples of the ranks that were lost.
+"""
+
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+import numpy as np
+import tensorflow as tf
+
+from .. import collectives, data, errors, log, ranks, settings
+from . import operators
+
+_ATTEMPTS = 100
+
+
+def may_lose_ranks() -> bool:
+    """Whether this job goes on when a rank is lost."""
+    return settings.get().on_failure == "continue" and ranks.size_of_job() > 1
+
+
+def regroup() -> None:
+    """Makes a group of the ranks that live, after a RankFailure; all of them call it.
+
+    get_rank and get_size follow. What the ranks hold is left as it is: a loop of one's own broadcasts its
+    variables afterwards, from a rank that has completed the last step.
+    """
+    before = ranks.get_size()
+    operators.drop_all()
+    for _ in range(_ATTEMPTS):
+        alive = ranks.living()
+        if len(alive) < settings.get().min_ranks:
+            raise errors.RankFailure(None, None, "{} of {} ranks are left, fewer than TNT_MIN_RANKS={}".format(
+                len(alive), before, settings.get().min_ranks))
+        try:
+            group = collectives.make_group(alive)
+        except (errors.RankFailure, errors.LibraryError) as error:
+            # Another rank was lost meanwhile, or one does not know of all losses yet.
+            last: Exception = error
+            continue
+        ranks.adopt(alive, group)
+        collectives.forget_groups()
+        operators.renew_all()
+        log.logger().warning("%d of %d ranks are left, and go on", ranks.get_size(), before)
+        return
+    raise errors.RankFailure(None, None, "the ranks that are left do not agree on who they are: {}".format(last))
+
+
+# ==== Within a step ====
+
+class Place:
+    """Rank and number of ranks as variables, which a graph reads anew in each step."""
+
+    def __init__(self) -> None:
+        with tf.init_scope():
+            self._rank = tf.Variable(ranks.get_rank(), dtype=tf.int64, trainable=False)
+            self._size = tf.Variable(ranks.get_size(), dtype=tf.int64, trainable=False)
+
+    def update(self) -> None:
+        """Takes the numbers as they are now."""
+        self._rank.assign(ranks.get_rank())
+        self._size.assign(ranks.get_size())
+
+    def cut(self, element: Any, share: Dict[str, Any]) -> Tuple[Any, Dict[str, Any]]:
+        """The slice of this rank of a whole batch."""
+        batch = tf.cast(share["whole"], tf.int64)
+        begin, local = data.bounds(batch, self._size.read_value(), self._rank.read_value())
+        begin = tf.where(local > 0, begin, tf.zeros_like(begin))
+        count = tf.maximum(local, tf.minimum(tf.ones_like(batch), batch))
+        part = tf.nest.map_structure(lambda leaf: data._take(leaf, begin, count), element)
+        share = {key: value for key, value in share.items() if key != "whole"}
+        return part, dict(share, local=local)
+
+
+class Saved:
+    """Tensors kept in variables, whatever their shapes."""
+
+    def __init__(self) -> None:
+        self._structure: Any = None
+        self._variables: List[tf.Variable] = []
+        self._shapes: List[Any] = []
+
+    def save(self, structure: Any) -> None:
+        """Keeps the tensors of a structure; traced into a step."""
+        flat = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure, expand_composites=True)]
+        if self._structure is None:
+            self._structure = structure
+            self._shapes = [leaf.shape for leaf in flat]
+            with tf.init_scope():
+                self._variables = [
+                    tf.Variable(tf.zeros([0], leaf.dtype) if leaf.dtype != tf.string else tf.constant([], tf.string),
+                                shape=tf.TensorShape(None), validate_shape=False, trainable=False) for leaf in flat]
+        self._shapes = [_common(known, leaf.shape) for known, leaf in zip(self._shapes, flat)]
+        for variable, leaf in zip(self._variables, flat):
+            variable.assign(leaf, read_value=False)
+
+    def read(self) -> Any:
+        """The structure that was saved last."""
+        flat = [tf.ensure_shape(variable.read_value(), shape) for variable, shape in zip(self._variables, self._shapes)]
+        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
+
+
+def _common(left: tf.TensorShape, right: tf.TensorShape) -> tf.TensorShape:
+    if left.rank is None or right.rank is None or left.rank != right.rank:
+        return tf.TensorShape(None)
+    return tf.TensorShape([mine if mine == theirs else None for mine, theirs in zip(left, right)])
+
+
+# ==== Around a step ====
+
+class Mending:
+    """A model's train_function that goes on when a rank is lost."""
+
+    def __init__(self, model: Any, function: Callable[[Any], Any], translate: Callable[[Any], Any]) -> None:
+        self._model = model
+        self._function = function
+        self._translate = translate
+        self._again: Optional[Callable[[], Any]] = None
+
+    def __call__(self, iterator: Any) -> Any:
+        try:
+            return self._function(iterator)
+        except tf.errors.OpError as error:
+            return self._mend(error)
+
+    def _mend(self, error: Any) -> Any:
+        from .model import state_of
+
+        while True:
+            failure = self._translate(error)
+            if not isinstance(failure, errors.RankFailure):
+                raise error
+            log.logger().warning("%s; going on without it", failure)
+            regroup()
+            state = state_of(self._model)
+            state.place.update()
+            attempted, newest = self._synchronise(state)
+            if attempted == newest:
+                return self._logs()
+            try:
+                return self._repeat(state)
+            except tf.errors.OpError as again:
+                error = again
+
+    def _synchronise(self, state: Any) -> Tuple[int, int]:
+        """Gives all ranks the state after the last step that any has completed: its number, and that of the attempted."""
+        from . import optimizers, weights
+
+        for variable, value in zip(state.counters, state.saved_counters.read() if state.counters else []):
+            variable.assign(value)
+        reducer = optimizers.reducer_of(optimizers.hooked(self._model.optimizer))
+        completed = reducer.completed()
+        of_all = collectives.allgather(np.array([completed, state.attempted.numpy()], np.int64))
+        newest = int(of_all[:, 0].max())
+        source = int(of_all[:, 0].argmax())
+        weights.broadcast(weights.synchronised(self._model), root=source)
+        reducer.set_completed(newest)
+        state.control.set_steps(newest)
+        return int(state.attempted.numpy()), newest
+
+    def _repeat(self, state: Any) -> Any:
+        if self._again is None:
+            model = self._model
+
+            def again() -> Any:
+                return model.train_step(state.saved.read())
+
+            self._again = again if model.run_eagerly else tf.function(again)
+        return self._again()
+
+    def _logs(self) -> Any:
+        results = getattr(self._model, "get_metrics_result", None)
+        if results is not None:
+            return results()
+        return {metric.name: metric.result() for metric in self._model.metrics}
