@@ -443,8 +443,8 @@ impl Board {
         Standing::Agreed(attempt.proposed())
     }
 
-    /// Whether the list of a rank of this node that has left may still come: what it has sent before
-    /// is on its way in sockets, its leave is seen at once.
+    /// Whether the list of a rank of this node that has left may still come: what it has sent
+    /// before is on its way in sockets, its leave is seen at once.
     pub(super) fn may_still_come(&mut self, group: GroupId) -> bool {
         self.own(group).attempt.as_mut().is_some_and(|own| {
             clock::since(*own.lacks_since.get_or_insert_with(clock::now)) < DEATH_LIMIT
