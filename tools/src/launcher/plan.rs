@@ -42,16 +42,25 @@ pub(crate) struct Plan {
     /// Only tell what would be started.
     pub(crate) dry_run: bool,
     pub(crate) debug: bool,
-    pub(crate) label: Option<Label>,
+    pub(crate) output: Output,
     /// The job is ended when fewer ranks than these can end well; none: ranks may fail, but that is
     /// a failure of the job.
     pub(crate) needed: Option<usize>,
     /// Fewer ranks than all that end well are a success.
     pub(crate) may_lose: bool,
-    pub(crate) last_lines: usize,
-    pub(crate) tee: bool,
     pub(crate) timeout: Option<Duration>,
-    pub(crate) output_directory: Option<PathBuf>,
+}
+
+/// What becomes of the output of ranks.
+#[derive(Debug)]
+pub(crate) struct Output {
+    /// What begins each line.
+    pub(crate) label: Option<Label>,
+    /// How many lines of the first rank that failed are said again.
+    pub(crate) last_lines: usize,
+    /// It goes to files in this directory, that of rank 0 with `tee` here too.
+    pub(crate) directory: Option<PathBuf>,
+    pub(crate) tee: bool,
 }
 
 impl Plan {
@@ -156,13 +165,15 @@ impl Plan {
             ping: arguments.ping,
             dry_run: arguments.dry_run,
             debug: arguments.debug,
-            label: arguments.label,
+            output: Output {
+                label: arguments.label,
+                last_lines: arguments.last_lines.unwrap_or(0) as usize,
+                directory: arguments.output_directory.clone(),
+                tee: arguments.tee,
+            },
             needed: needed(arguments, ranks)?,
             may_lose: arguments.min_ranks.is_some(),
-            last_lines: arguments.last_lines.unwrap_or(0) as usize,
-            tee: arguments.tee,
             timeout: arguments.timeout,
-            output_directory: arguments.output_directory.clone(),
         })
     }
 }

@@ -94,7 +94,7 @@ impl Running {
         let signals = Signals::take(taken.chain(quiet.then_some(libc::SIGTTIN)))
             .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
         let descriptors = system::raise_descriptor_limit();
-        let mut printer = Printer::new(plan.ranks, plan.label, plan.last_lines)
+        let mut printer = Printer::new(plan.ranks, plan.output.label, plan.output.last_lines)
             .map_err(|error| Refusal::launcher(format!("output: {error}")))?;
         let files = outlets(&plan, &mut printer)?;
         process::adopt_orphans();
@@ -170,11 +170,11 @@ impl Running {
     /// Repeats what the first rank that failed said last, on standard error or else on standard
     /// output.
     fn repeat_last_lines(&mut self) {
-        let count = self.plan.last_lines;
+        let count = self.plan.output.last_lines;
         let Some(end) = report::first(self.records.ends()).filter(|_| count > 0) else { return };
         let tail = |stream: usize, name| {
             let kept = self.printer.tail(end.rank, stream);
-            match &self.plan.output_directory {
+            match &self.plan.output.directory {
                 // It wrote into its file itself.
                 Some(directory) if kept.len() == 0 => {
                     let path = files::path(directory, end.rank, self.plan.ranks, name);
@@ -227,7 +227,7 @@ impl Running {
     fn note_start(&mut self, rank: u32, pid: i32, place: &str) {
         let rank = rank as usize;
         self.records.note_start(rank, pid);
-        if self.plan.label == Some(Label::Number) {
+        if self.plan.output.label == Some(Label::Number) {
             let several = self.plan.own.machines > 1;
             let host =
                 if several { format!(", host {}", self.plan.hosts[rank]) } else { String::new() };
@@ -371,7 +371,7 @@ impl Running {
 /// The files of all ranks, if there are to be any: those of other machines' ranks are written here.
 fn outlets(plan: &Plan, printer: &mut Printer) -> Result<Vec<Option<Files>>, Refusal> {
     let own = &plan.own.ranks;
-    let Some(directory) = plan.output_directory.as_ref().filter(|_| !plan.only_ping) else {
+    let Some(directory) = plan.output.directory.as_ref().filter(|_| !plan.only_ping) else {
         return Ok(own.iter().map(|_| None).collect());
     };
     let mut files = Vec::new();
@@ -379,7 +379,7 @@ fn outlets(plan: &Plan, printer: &mut Printer) -> Result<Vec<Option<Files>>, Ref
         let name = |stream| files::path(directory, rank, plan.ranks, stream).display().to_string();
         let names = [name("out"), name("err")];
         let is_own = own.binary_search(&(rank as u32)).is_ok();
-        if rank == 0 && plan.tee {
+        if rank == 0 && plan.output.tee {
             printer.copy_first(both, names);
             files.extend(is_own.then_some(None));
         } else if is_own {
