@@ -450,7 +450,8 @@ def planted(module: Any, name: str, replacement: Any) -> Iterator[None]:
 
 
 def _not_equal() -> None:
-    raises(AssertionError, "", lambda: against_plain(perceptron, _sgd, _numbers(), loss="mse"))
+    # The last batch has 3 samples, which no two ranks have alike.
+    raises(AssertionError, "weights", lambda: against_plain(perceptron, _sgd, _numbers(51), loss="mse"))
 
 
 @case
