@@ -22,8 +22,8 @@ ARGUMENTS = {
     "SparseTopKCategoricalAccuracy": dict(k=2), "MeanRelativeError": dict(normalizer=[1.5, 2.5, 3.5]),
 }
 SPARSE = ("SparseCategoricalAccuracy", "SparseCategoricalCrossentropy")
-# TensorFlow has the operator of these in single precision only.
-SINGLE = ("TopKCategoricalAccuracy", "SparseTopKCategoricalAccuracy")
+# TensorFlow has the operator of these, or Keras 2 the constants, in single precision only.
+SINGLE = ("TopKCategoricalAccuracy", "SparseTopKCategoricalAccuracy", "FBetaScore", "F1Score", "R2Score")
 BINARY = ("BinaryIoU", "BinaryAccuracy", "BinaryCrossentropy", "AUC", "Precision", "Recall", "TruePositives",
           "TrueNegatives", "FalsePositives", "FalseNegatives", "SensitivityAtSpecificity", "SpecificityAtSensitivity",
           "PrecisionAtRecall", "RecallAtPrecision", "Hinge", "SquaredHinge", "IoU", "MeanIoU")
