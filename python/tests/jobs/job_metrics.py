@@ -88,6 +88,7 @@ def form_of(name):
 def usable(kind, name, form):
     """Whether plain Keras takes a metric with such data."""
     try:
+        keras.backend.set_floatx("float32" if form.endswith("single") else "float64")
         _, y, _ = data_for(form)
         made(name, kind).update_state(y[:2], y[:2, :1] if form == "binary" else np.full((2, 3), 1 / 3, "float32"))
         return True
