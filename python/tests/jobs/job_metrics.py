@@ -88,7 +88,6 @@ def form_of(name):
 def usable(kind, name, form):
     """Whether plain Keras takes a metric with such data."""
     try:
-        keras.backend.set_floatx("float32" if form.endswith("single") else "float64")
         _, y, _ = data_for(form)
         made(name, kind).update_state(y[:2], y[:2, :1] if form == "binary" else np.full((2, 3), 1 / 3, "float32"))
         return True
@@ -102,6 +101,8 @@ def every_metric_equals_serial():
     assert len(known) > 35, "only {} classes were found".format(len(known))
     tried = []
     for form in ("binary", "sparse", "one hot", "sparse single", "one hot single"):
+        # Metrics take the precision when they are made, on all ranks alike.
+        keras.backend.set_floatx("float32" if form.endswith("single") else "float64")
         names = [(name, kind) for name, kind in known if form_of(name) == form]
         fit = collectives.broadcast_object([name for name, kind in names if usable(kind, name, form)] if RANK == 0 else None)
         names = [(name, kind) for name, kind in names if name in fit]
