@@ -13,7 +13,7 @@ import re
 import time
 from typing import Any, Callable, List, Optional
 
-from . import settings
+from . import log, settings
 from .errors import LibraryError, RankFailure, WaitTimeout
 
 SUCCESS = 0
@@ -157,6 +157,14 @@ def call(name: str, *arguments: Any) -> None:
         raise failure(name, code)
 
 
+def stall_warning() -> float:
+    """Seconds after which a wait is told of: GASPI_STALL_WARNING as for the library, 0 for never."""
+    try:
+        return max(0.0, float(os.environ.get("GASPI_STALL_WARNING", "60")))
+    except ValueError:
+        return 60.0
+
+
 def wait(name: str, *arguments: Any, limit: Optional[float] = None) -> None:
     """Calls a function whose last argument is its timeout until it has ended.
 
@@ -165,13 +173,19 @@ def wait(name: str, *arguments: Any, limit: Optional[float] = None) -> None:
     function: Callable[..., int] = getattr(load(), name)
     limit = settings.get().timeout if limit is None else limit
     begin = time.monotonic()
+    warn_after = stall_warning()
     while True:
         code = function(*arguments, SLICE_MS)
         if code == SUCCESS:
             return
         if code != TIMEOUT:
             raise failure(name, code)
-        if limit and time.monotonic() - begin > limit:
+        waited = time.monotonic() - begin
+        if warn_after and waited > warn_after:
+            warn_after *= 2
+            log.logger().warning("%s has waited %.0f s for other ranks; kill -USR1 on the launcher (gaspi_run) shows which "
+                                 "ranks are late", name, waited, extra=log.every_rank())
+        if limit and waited > limit:
             raise WaitTimeout(
                 "{} has waited {:g} s for other ranks; see which of them are stuck by kill -USR1 on the launcher, or "
                 "raise TNT_TIMEOUT (seconds, 0: no limit)".format(name, limit))

@@ -59,6 +59,7 @@ Slot *slots = nullptr;
 int64_t slots_num = 0;
 int interrupted = 0;
 uint64_t limit_ms = 0;
+uint64_t warning_ms = 0;
 
 struct Guard {
   Guard() { pthread_mutex_lock(&lock); }
@@ -124,6 +125,7 @@ void fail_without_buffer(TF_OpKernelContext *context) {
 template <typename Attempt>
 bool wait_for(TF_OpKernelContext *context, const char *what, Attempt attempt) {
   const uint64_t limit = __atomic_load_n(&limit_ms, __ATOMIC_RELAXED);
+  uint64_t warn_after = __atomic_load_n(&warning_ms, __ATOMIC_RELAXED);
   uint64_t begin = 0;
   for (;;) {
     const gaspi_return_t code = attempt(kSliceMs);
@@ -138,6 +140,13 @@ bool wait_for(TF_OpKernelContext *context, const char *what, Attempt attempt) {
     }
     const uint64_t now = now_ms();
     if (begin == 0) begin = now;
+    if (warn_after != 0 && now - begin > warn_after) {
+      fprintf(stderr,
+              "[TNT_LIB] WARNING: %s for %llu s; kill -USR1 on the launcher (gaspi_run) shows which ranks "
+              "are late\n",
+              what, static_cast<unsigned long long>((now - begin) / 1000));
+      warn_after *= 2;
+    }
     if (limit != 0 && now - begin > limit) {
       fail(context, TF_DEADLINE_EXCEEDED,
            "tarantella: %s: other ranks did not answer for %llu s; raise TNT_TIMEOUT (seconds, 0: no "
@@ -610,6 +619,11 @@ TARANTELLA_EXPORT void tarantella_tf_interrupt(int value) {
 // How long operators wait for other ranks, in milliseconds; 0: for ever.
 TARANTELLA_EXPORT void tarantella_tf_limit(uint64_t limit) {
   __atomic_store_n(&limit_ms, limit, __ATOMIC_RELAXED);
+}
+
+// After how long a wait says so on standard error, in milliseconds; 0: never.
+TARANTELLA_EXPORT void tarantella_tf_warn(uint64_t after) {
+  __atomic_store_n(&warning_ms, after, __ATOMIC_RELAXED);
 }
 
 // The number of dimensions that a tensor may have.

@@ -28,11 +28,6 @@ def translated(control: Callable[[], Any]) -> Iterator[None]:
         if translation is None:
             raise
         raise translation from None
-    except errors.LibraryError as error:
-        failure = _failure_of(str(error))
-        if failure is None:
-            raise
-        raise failure from None
     except RuntimeError as error:
         # TensorFlow loses its own error when Python's handler of Ctrl-C raises at the same time.
         if "REPLACED BY KeyboardInterrupt" in str(error):
@@ -53,7 +48,7 @@ def translate(error: Any, control: Any = None) -> Optional[BaseException]:
     if isinstance(error, tf.errors.DeadlineExceededError):
         return errors.WaitTimeout(text)
     if isinstance(error, tf.errors.AbortedError):
-        return _failure_of(text) or errors.LibraryError(text)
+        return library.rank_failure(text) or errors.LibraryError(text)
     if isinstance(error, tf.errors.FailedPreconditionError) and control is not None:
         difference = control.difference()
         if difference is not None:
@@ -65,10 +60,6 @@ def _first_line(text: str) -> str:
     """Our words of a message, without the nodes that TensorFlow appends."""
     text = text[text.index(_MARK) + len(_MARK):]
     return text.split("\n")[0].strip()
-
-
-def _failure_of(text: str) -> Optional[errors.RankFailure]:
-    return library.rank_failure(text)
 
 
 class _Interrupts:

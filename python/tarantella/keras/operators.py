@@ -35,6 +35,7 @@ def load() -> Any:
         _functions = ctypes.CDLL(path)
         _declare(_functions)
         _functions.tarantella_tf_limit(int(settings.get().timeout * 1000))
+        _functions.tarantella_tf_warn(int(library.stall_warning() * 1000))
     return _operators
 
 
@@ -49,6 +50,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "tarantella_tf_last": (None, [number, ctypes.c_void_p]),
         "tarantella_tf_interrupt": (None, [ctypes.c_int]),
         "tarantella_tf_limit": (None, [text]),
+        "tarantella_tf_warn": (None, [text]),
         "tarantella_tf_max_dims": (ctypes.c_int, []),
     }
     for name, (result, arguments) in signatures.items():

@@ -13,7 +13,7 @@ from typing import Any, Callable, Iterator, List, NamedTuple, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from .. import data, log, ranks, settings
+from .. import data, log, ranks
 from ..data import Watch
 from . import regroup
 
@@ -66,7 +66,7 @@ class Source:
 
         `late`: where the job may lose ranks, whole batches, which the step cuts by the ranks that there are then.
         """
-        late = late and settings.get().on_failure == "continue" and ranks.get_size() > 1
+        late = late and regroup.may_lose_ranks()
         num_ranks, rank = (1, 0) if late else (ranks.get_size(), ranks.get_rank())
         dataset = data.divide(self.dataset, num_ranks, rank, watch, compare, self.transform, self.compared)
         if late:

@@ -298,8 +298,6 @@ def every_kind_of_callback_runs():
         seen = []
         listed = [callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs["loss"])),
                   callbacks.RemoteMonitor(root="http://127.0.0.1:9"), callbacks.TerminateOnNaN()]
-        if hasattr(callbacks, "BaseLogger"):
-            listed.append(callbacks.BaseLogger())
         for name in ("SwapEMAWeights",):
             if hasattr(callbacks, name):
                 model = made()

@@ -22,8 +22,8 @@ ARGUMENTS = {
     "SparseTopKCategoricalAccuracy": dict(k=2), "MeanRelativeError": dict(normalizer=[1.5, 2.5, 3.5]),
 }
 SPARSE = ("SparseCategoricalAccuracy", "SparseCategoricalCrossentropy")
-# TensorFlow has the operator of these in single precision only.
-SINGLE = ("TopKCategoricalAccuracy", "SparseTopKCategoricalAccuracy")
+# TensorFlow has the operator of these, or Keras 2 the constants, in single precision only.
+SINGLE = ("TopKCategoricalAccuracy", "SparseTopKCategoricalAccuracy", "FBetaScore", "F1Score", "R2Score")
 BINARY = ("BinaryIoU", "BinaryAccuracy", "BinaryCrossentropy", "AUC", "Precision", "Recall", "TruePositives",
           "TrueNegatives", "FalsePositives", "FalseNegatives", "SensitivityAtSpecificity", "SpecificityAtSensitivity",
           "PrecisionAtRecall", "RecallAtPrecision", "Hinge", "SquaredHinge", "IoU", "MeanIoU")
@@ -101,6 +101,8 @@ def every_metric_equals_serial():
     assert len(known) > 35, "only {} classes were found".format(len(known))
     tried = []
     for form in ("binary", "sparse", "one hot", "sparse single", "one hot single"):
+        # Metrics take the precision when they are made, on all ranks alike.
+        keras.backend.set_floatx("float32" if form.endswith("single") else "float64")
         names = [(name, kind) for name, kind in known if form_of(name) == form]
         fit = collectives.broadcast_object([name for name, kind in names if usable(kind, name, form)] if RANK == 0 else None)
         names = [(name, kind) for name, kind in names if name in fit]
