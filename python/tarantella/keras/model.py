@@ -312,9 +312,28 @@ def _takes(function: Any, name: str) -> bool:
         return False
 
 
+# Arguments that Keras does not have, by procedure.
+_OWN_ARGUMENTS = {
+    "fit": ("tnt_micro_batch_size", "tnt_validation_micro_batch_size", "tnt_distribute_dataset",
+            "tnt_distribute_validation_dataset"),
+    "evaluate": ("tnt_micro_batch_size", "tnt_distribute_dataset"),
+    "predict": ("tnt_micro_batch_size", "tnt_distribute_dataset", "tnt_gather"),
+}
+
+
 def _named(function: Any, args: Any, kwargs: Dict[str, Any]) -> Dict[str, Any]:
-    """Positional arguments by their names, which differ between versions of Keras."""
-    names = [name for name in inspect.signature(function).parameters if name not in ("self", "args", "kwargs")]
+    """Positional arguments by their names, which differ between versions of Keras.
+
+    Unknown ones are refused here: later some ranks would, and others wait for them.
+    """
+    parameters = inspect.signature(function).parameters.values()
+    names = [parameter.name for parameter in parameters if parameter.name not in ("self", "args", "kwargs")]
+    own = _OWN_ARGUMENTS.get(function.__name__, ())
+    takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
+    for name in kwargs:
+        if name not in names and name not in own and (name.startswith("tnt_") or not takes_all):
+            raise TypeError("{}() has no argument {}; besides those of Keras it takes {}".format(
+                function.__name__, name, ", ".join(own) or "none"))
     if len(args) > len(names):
         raise TypeError("{}() takes {} arguments, and got {}".format(function.__name__, len(names), len(args)))
     named = dict(zip(names, args))

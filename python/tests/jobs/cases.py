@@ -41,11 +41,10 @@ def run() -> None:
             outcome = ""
         except Exception:
             outcome = traceback.format_exc()
-        outcomes = collectives.allgather_object(outcome)
-        if any(outcomes):
+            # At once: the others may wait for this rank in the middle of the case.
+            sys.stderr.write("rank {}: {} failed\n{}".format(RANK, each.__name__, outcome))
+        if any(collectives.allgather_object(outcome)):
             failed.append(each.__name__)
-            if outcome:
-                sys.stderr.write("rank {}: {} failed\n{}".format(RANK, each.__name__, outcome))
         if RANK == 0 and os.environ.get("TNT_TEST_VERBOSE"):
             sys.stderr.write("{} {:.1f} s\n".format(each.__name__, time.monotonic() - begin))
         keras.backend.clear_session()
