@@ -245,20 +245,28 @@ impl DirectLane<'_> {
         lane.has_written.store(true, PLAIN);
         let result = if let Some(immediate) = immediate(put) {
             let numbered = lane.count(1);
-            // SAFETY: as for the others.
+            // SAFETY: as for `write_and_send`.
             unsafe { poster.write_with(numbered, data, immediate, inline) }
         } else if notifies {
-            let numbered = lane.count(2);
-            // What the message does not carry has its place.
-            let message = Put { size: 0, ..*put }.encoded();
-            // SAFETY: the pair lasts while the bias is held; the memory stays until the run ends.
-            unsafe { poster.write_and_send(numbered, data, &message, inline) }
+            self.write_and_send(put)
         } else {
             let numbered = lane.count(1);
-            // SAFETY: as for the other.
+            // SAFETY: as for `write_and_send`.
             unsafe { poster.write(numbered, data, inline) }
         };
         if result == 0 { Ok(()) } else { Err(lane.note_refusal(result)) }
+    }
+
+    /// The same of a put whose notification does not go along with its data.
+    #[cold]
+    fn write_and_send(&self, put: &Put) -> i32 {
+        let lane = self.lane;
+        let (data, numbered) = ((self.local, self.remote, put.size), lane.count(2));
+        // What the message does not carry has its place.
+        let message = Put { size: 0, ..*put }.encoded();
+        let inline = lane.inline.load(PLAIN);
+        // SAFETY: the pair lasts while the bias is held; the memory stays until the run ends.
+        unsafe { lane.poster().write_and_send(numbered, data, &message, inline) }
     }
 
     /// Posts a get of one request.
