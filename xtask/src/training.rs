@@ -20,7 +20,8 @@ struct Environment {
     /// The Python that it takes: the first of these that there is.
     versions: &'static [&'static str],
     packages: &'static [&'static str],
-    /// Numbers of ranks in the usual tier; none: not in it.
+    /// Jobs and numbers of ranks in the usual tier; none: not in it. The full one runs all jobs.
+    jobs: &'static [&'static str],
     ranks: &'static [usize],
     /// And in the full one.
     full_ranks: &'static [usize],
@@ -32,7 +33,8 @@ const fn full_only(
     versions: &'static [&'static str],
     packages: &'static [&'static str],
 ) -> Environment {
-    Environment { name, versions, packages, ranks: &[], full_ranks: &[2], variables: &[] }
+    let (ranks, full_ranks): (&[usize], &[usize]) = (&[], &[2]);
+    Environment { name, versions, packages, jobs: &[], ranks, full_ranks, variables: &[] }
 }
 
 /// Data of the tests come from scikit-learn. The first is that of unit tests and examples.
@@ -41,7 +43,8 @@ const ENVIRONMENTS: [Environment; 11] = [
         name: "tf-2.21",
         versions: &["3.11"],
         packages: &["tensorflow-cpu==2.21.0", "tensorboard", "scikit-learn"],
-        ranks: &[2, 3],
+        jobs: &["job_control", "job_data", "job_documentation", "job_interface", "job_metrics"],
+        ranks: &[2],
         full_ranks: &[1, 2, 3, 4],
         variables: &[],
     },
@@ -49,6 +52,7 @@ const ENVIRONMENTS: [Environment; 11] = [
         name: "tf-2.15",
         versions: &["3.11"],
         packages: &["tensorflow-cpu==2.15.1", "scikit-learn"],
+        jobs: &["job_callbacks", "job_interface", "job_saving"],
         ranks: &[2],
         full_ranks: &[1, 2, 3, 4],
         variables: &[],
@@ -69,6 +73,7 @@ const ENVIRONMENTS: [Environment; 11] = [
         name: "tf-keras",
         versions: &["3.11"],
         packages: &["tensorflow-cpu==2.18.1", "tf_keras==2.18.0", "scikit-learn"],
+        jobs: &[],
         ranks: &[],
         full_ranks: &[2],
         variables: &[("TF_USE_LEGACY_KERAS", "1")],
@@ -76,6 +81,8 @@ const ENVIRONMENTS: [Environment; 11] = [
 ];
 /// Pythons in which the wheel has to work without TensorFlow, where there are such.
 const PYTHONS: [&str; 5] = ["3.11", "3.9", "3.10", "3.12", "3.13"];
+/// The example that the usual tier runs.
+const USUAL_EXAMPLE: &str = "lenet5_digits";
 /// Has an example do little.
 const QUICK: &str = "--quick";
 /// Ranks of an example.
@@ -122,16 +129,24 @@ impl Training<'_> {
             self.unit_tests(&directory, None)?;
         }
         let jobs = self.chosen("python/tests/jobs", "job_")?;
-        let names: Vec<String> = jobs.iter().map(|job| stem(job)).collect();
+        let usual = |name: &String| {
+            let named = !self.context.filters.is_empty();
+            self.context.full || named || environment.jobs.contains(&name.as_str())
+        };
+        let names: Vec<String> = jobs.iter().map(|job| stem(job)).filter(usual).collect();
         let all = workspace::root().join("python/tests/jobs/all_jobs.py");
         for ranks in ranks.iter().filter(|_| !names.is_empty()) {
             // In one process: importing TensorFlow takes longer than many cases.
             self.job(environment, &directory, *ranks, &all, &names)?;
         }
         if first {
-            self.unit_tests(&directory, Some("--failures"))?;
+            if self.context.full {
+                self.unit_tests(&directory, Some("--failures"))?;
+            }
             self.bench(&directory)?;
-            for example in self.chosen("python/examples", "")? {
+            let mut examples = self.chosen("python/examples", "")?;
+            examples.retain(|example| self.context.full || stem(example) == USUAL_EXAMPLE);
+            for example in examples {
                 self.job(environment, &directory, EXAMPLE_RANKS, &example, &[QUICK.to_owned()])?;
             }
         }

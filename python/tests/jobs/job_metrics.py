@@ -44,9 +44,17 @@ def made(name, kind):
     return kind(name=name, **ARGUMENTS.get(name, {}))
 
 
+def set_precision(form):
+    """Of what is made from now on: metrics, and layers, whose policy Keras 3 keeps within a case."""
+    dtype = "float32" if form.endswith("single") else "float64"
+    keras.backend.set_floatx(dtype)
+    if hasattr(keras, "config"):
+        keras.config.set_dtype_policy(dtype)
+
+
 def model_for(form, made_metrics):
     """A model whose output suits the metrics, with weights from NumPy."""
-    keras.backend.set_floatx("float32" if form.endswith("single") else "float64")
+    set_precision(form)
     units = 1 if form == "binary" else 3
     model = keras.Sequential([keras.layers.Input((4,)), keras.layers.Dense(
         units, activation="sigmoid" if form == "binary" else "softmax", name="out")], name="model")
@@ -102,7 +110,7 @@ def every_metric_equals_serial():
     tried = []
     for form in ("binary", "sparse", "one hot", "sparse single", "one hot single"):
         # Metrics take the precision when they are made, on all ranks alike.
-        keras.backend.set_floatx("float32" if form.endswith("single") else "float64")
+        set_precision(form)
         names = [(name, kind) for name, kind in known if form_of(name) == form]
         fit = collectives.broadcast_object([name for name, kind in names if usable(kind, name, form)] if RANK == 0 else None)
         names = [(name, kind) for name, kind in names if name in fit]

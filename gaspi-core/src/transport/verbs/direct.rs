@@ -248,7 +248,7 @@ impl DirectLane<'_> {
             // SAFETY: as for `write_and_send`.
             unsafe { poster.write_with(numbered, data, immediate, inline) }
         } else if notifies {
-            self.write_and_send(put)
+            self.write_and_send(*put)
         } else {
             let numbered = lane.count(1);
             // SAFETY: as for `write_and_send`.
@@ -259,11 +259,11 @@ impl DirectLane<'_> {
 
     /// The same of a put whose notification does not go along with its data.
     #[cold]
-    fn write_and_send(&self, put: &Put) -> i32 {
+    fn write_and_send(&self, put: Put) -> i32 {
         let lane = self.lane;
         let (data, numbered) = ((self.local, self.remote, put.size), lane.count(2));
         // What the message does not carry has its place.
-        let message = Put { size: 0, ..*put }.encoded();
+        let message = Put { size: 0, ..put }.encoded();
         let inline = lane.inline.load(PLAIN);
         // SAFETY: the pair lasts while the bias is held; the memory stays until the run ends.
         unsafe { lane.poster().write_and_send(numbered, data, &message, inline) }
