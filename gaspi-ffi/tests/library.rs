@@ -217,7 +217,10 @@ fn info_introduces_the_rank_and_says_goodbye() {
     }
     for (rank, (_, log)) in logged_at(Some("info")).into_iter().enumerate() {
         let prefix = format!("[{rank} ");
-        assert!(log.lines().all(|line| line.starts_with(&prefix)), "{log}");
+        // How the rank was started, before it is one.
+        let (started, rest) = log.split_once('\n').expect("lines");
+        assert!(started.starts_with("[- ") && started.contains(": launcher "), "{log}");
+        assert!(rest.lines().all(|line| line.starts_with(&prefix)), "{log}");
         let hello = lines(&log, "gaspi_proc_init: ");
         assert_eq!(hello.len(), 1, "{log}");
         for part in [
