@@ -1,7 +1,7 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
-use super::budget::{NotMade, PairKind, VARIABLE};
+use super::budget::{NotMade, PairKind};
 use super::ended::{Ended, Failure};
 use super::lane::{Lane, LaneState};
 use super::pairing::{PairState, Step};
@@ -229,9 +229,16 @@ impl Verbs<'_> {
         self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
             let alone = matches!(lane.queue, ATOMICS | VISIBLE);
-            if alone || self.table.forced && lane.queue != STREAM {
+            let (forced, lacks) = (self.table.forced && lane.queue != STREAM, state.lacks_pair());
+            if forced && !alone && lacks && state.has_waiting() {
+                // Whoever looks next has what waits share another pair, or loses it.
+                self.table.has_stalled.store(true, Ordering::Release);
+                self.stream.sets.wakeup.wake();
+            } else if alone || forced {
                 state.lose_all(lane.queue, ended);
-            } else if reason.contains(VARIABLE) {
+            } else if lacks && self.may_share(lane) {
+                log::debug!("{} to {} has no pair: {reason}", lane.queue, lane.peer);
+            } else if lacks {
                 self.table.warn_of_budget(lane.queue, lane.peer, reason);
             } else {
                 self.table.warn_of_streams(lane.queue, lane.peer, reason);
@@ -270,9 +277,12 @@ impl Verbs<'_> {
                     .push_back(Pairing::Connected { queue, attempt: offer.attempt });
             }
             Step::Prove => state.prove()?,
-            Step::TakeDown { reason, was_up } => {
+            Step::TakeDown { mut reason, was_up } => {
+                if let Some(sharers) = state.sharing.in_words(queue).filter(|_| was_up) {
+                    reason = format!("{reason}; {sharers}");
+                }
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
-                if reason != LOST {
+                if !reason.starts_with(LOST) {
                     self.show_failure();
                 }
                 self.table.note_trouble(peer, reason);
@@ -400,8 +410,8 @@ impl DeviceTable {
         let what = if queue == STREAM { messages() } else { queue.to_string() };
         if self.device.handles.budget.tells() {
             log::warn!(
-                "{what} to {peer}, and further ones for which there is no pair, go by TCP, not by \
-                 the RDMA device: {reason}"
+                "{what} to {peer}, and further ones for which there is no pair, nor one to share, \
+                 go by TCP, not by the RDMA device: {reason}"
             );
         } else {
             log::debug!("{what} to {peer} by TCP: {reason}");
