@@ -36,9 +36,9 @@ use crate::transport::tcp::connect::reach::PATIENCE;
 use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin;
-use crate::transport::verbs::{self, Device, NoDevice, Place, Wishes};
+use crate::transport::verbs::{self, Device, Favoured, NoDevice, Place, Wishes};
 use crate::wait::{Call, Waiter, Waiting};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -128,7 +128,11 @@ fn dead_after() -> Result<Duration> {
 const DEAD_AFTER: Duration = Duration::from_secs(5);
 
 /// What the others of the job have to know about this rank.
-fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> {
+fn card(
+    job: &Job,
+    address: String,
+    (endpoints, networks): (Vec<SocketAddr>, Vec<(IpAddr, u8)>),
+) -> Result<Card> {
     let pid = std::process::id().cast_signed();
     Ok(Card {
         rank: job.rank,
@@ -146,6 +150,7 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
         endpoints,
         host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
         cpus: affinity::mask(),
+        networks,
     })
 }
 
@@ -154,7 +159,53 @@ fn wishes(job: &Job, config: &Config, nth: u32) -> Result<Wishes> {
     let place = Place { cores: affinity::mask(), nth };
     let (choice, params, dead_after) = (job.device.clone(), config.rdma, dead_after()?);
     let network = config.network.filter(|network| *network != Network::Ethernet);
-    Ok(Wishes { choice, params, place, network, dead_after })
+    let (interfaces, favoured) = (job.machine.networks, Favoured::default());
+    Ok(Wishes { choice, params, place, network, dead_after, interfaces, favoured })
+}
+
+/// The networks that RoCE ports of this rank could be used in, for ranks of other hosts.
+fn networks(job: &Job, config: &Config, device: Option<&Device>) -> Result<Vec<(IpAddr, u8)>> {
+    if let Some(device) = device {
+        return Ok(device.networks());
+    }
+    let may_use = job.transport == Transport::Auto && config.network != Some(Network::Ethernet);
+    let has_others = job.size > 1 && (job.spans_hosts || job.node.is_some());
+    if !may_use || !has_others {
+        return Ok(Vec::new());
+    }
+    Ok(verbs::networks(&wishes(job, config, 0)?))
+}
+
+/// The device that was opened before the networks of other ranks were known; another one, if that
+/// has a port in a network that more ranks have.
+fn in_shared_network(
+    device: Device,
+    favoured: Favoured,
+    (job, config): (&Job, &Config),
+) -> Result<Device> {
+    if device.suits(&favoured) {
+        return Ok(device);
+    }
+    let (before, atomics) = (device.description().to_owned(), device.atomics());
+    // Its memory counts, while it is open.
+    drop(device);
+    let wishes = Wishes { favoured, ..wishes(job, config, job.local_rank.into())? };
+    let opened = Device::open(&wishes);
+    let device = opened.map_err(|error| Error::Environment { reason: error.to_string() })?;
+    log::info!(
+        "proc_init: data between nodes goes by {}, not by {before}: more ranks have its network",
+        device.description()
+    );
+    log_ports(&device);
+    if device.atomics() == atomics {
+        return Ok(device);
+    }
+    let reason = format!(
+        "GASPI_ATOMICS is nic, but {before} and {}, which is in a network that more ranks have, \
+         differ in how they execute atomic operations; name one of them with GASPI_IB_DEVICE",
+        device.description()
+    );
+    Err(Error::Environment { reason })
 }
 
 /// Says which device was chosen, and why no other one.
@@ -222,10 +273,14 @@ fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
 fn with_device(
     endpoints: Endpoints,
     device: Option<Device>,
-    (nth, sharers): (u32, u32),
+    (nth, cards): (u32, &[Card]),
     (job, config): (&Job, &Config),
 ) -> Result<Endpoints> {
+    let host = &cards[job.rank.index()].host;
+    let sharers = cards.iter().filter(|card| card.host == *host).count() as u32;
+    let favoured = verbs::favoured(cards.iter().map(|card| card.networks.as_slice()));
     if let Some(device) = device {
+        let device = in_shared_network(device, favoured, (job, config))?;
         device.share_among(sharers);
         let forced = job.transport == Transport::Verbs;
         let table = endpoints.device_table(device, forced, job.size);
@@ -235,7 +290,7 @@ fn with_device(
     if job.transport != Transport::Auto || config.network == Some(Network::Ethernet) {
         return Ok(endpoints);
     }
-    let wishes = wishes(job, config, nth)?;
+    let wishes = Wishes { favoured, ..wishes(job, config, nth)? };
     let wanted = wishes.choice.names_something() || wishes.choice.library.is_some();
     // Most machines have none.
     let level = if wanted { log::Level::Warn } else { log::Level::Debug };
@@ -284,7 +339,8 @@ impl PendingInit {
             let listener = socket::listen(&address)
                 .map_err(|error| Error::os("making the listener of this rank", &error))?;
             let (endpoints, addresses) = listen(&job)?;
-            let card = card(&job, address, addresses)?;
+            let networks = networks(&job, &config, device.as_ref())?;
+            let card = card(&job, address, (addresses, networks))?;
             let gathering = Box::new(Client::new(&job, &config, card)?);
             let gathering = gathering.agreeing(atomics_by::agreed(&job, device.as_ref()));
             Stage::Client { gathering, listener: Some(listener), endpoints }
@@ -314,7 +370,7 @@ impl PendingInit {
         let deadline = timeout.deadline();
         match &mut self.stage {
             Stage::Single => {
-                let own = card(&self.job, String::new(), Vec::new())?;
+                let own = card(&self.job, String::new(), (Vec::new(), Vec::new()))?;
                 let area = SharedArea::single(self.config.group_max)?;
                 // Nobody connects.
                 let (token, key) = ([0; 16], [0; KEY_BYTES]);
@@ -359,10 +415,8 @@ impl PendingInit {
                 let mut endpoints = Endpoints::new(endpoints);
                 if remote {
                     let device = self.device.take();
-                    let host = &table.cards[rank.index()].host;
-                    let sharers = table.cards.iter().filter(|card| card.host == *host).count();
-                    let place = (nth, sharers as u32);
-                    endpoints = with_device(endpoints, device, place, (&self.job, &self.config))?;
+                    let of = (nth, table.cards.as_slice());
+                    endpoints = with_device(endpoints, device, of, (&self.job, &self.config))?;
                 }
                 #[cfg(feature = "test-transports")]
                 let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };
@@ -470,7 +524,7 @@ impl PendingInit {
         let (size, me) = (self.job.size, self.job.rank);
         let card_of = |rank: u32| {
             let job = Job { rank: Rank(rank as u16), node: Some(rank.into()), ..self.job.clone() };
-            card(&job, String::new(), Vec::new())
+            card(&job, String::new(), (Vec::new(), Vec::new()))
         };
         let cards = (0..size).map(card_of).collect::<Result<_>>()?;
         let area = SharedArea::alone(size, self.config.group_max, me)?;

@@ -21,9 +21,11 @@ mod events;
 mod lane;
 mod lane_bias;
 mod memory;
+mod opened;
 mod pairing;
 mod pairs;
 mod port;
+mod port_rows;
 mod post;
 mod queue_pair;
 mod received;
@@ -59,10 +61,12 @@ use std::sync::Arc;
 use work::{BATCH, Completion, Outcome};
 
 pub(crate) use atomics::AtomicReach;
-pub(crate) use device::{Device, Wishes, inspect};
+pub(crate) use device::{Device, Wishes};
 pub use diagnostics::rdma_checks;
 pub(crate) use direct::{DirectLane, Refused};
+pub(crate) use opened::{inspect, networks};
 pub(crate) use select::{NoDevice, Place};
+pub(crate) use subnet::{Favoured, favoured};
 pub(crate) use work::{Local, Remote};
 
 /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.

@@ -6,7 +6,7 @@ use super::ended::{Ended, Failure};
 use super::lane::{Lane, LaneState};
 use super::pairing::{PairState, Step};
 use super::queue_pair::QueuePair;
-use super::{ATOMICS, DeviceTable, STREAM, VISIBLE, Verbs, select};
+use super::{ATOMICS, DeviceTable, STREAM, VISIBLE, Verbs, select, subnet};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
@@ -269,7 +269,7 @@ impl Verbs<'_> {
             }
             Step::Connect(offer) => {
                 let pair = state.pair.as_mut().ok_or_else(|| "there is no pair".to_owned())?;
-                self.table.note_place(peer, offer.gid);
+                self.note_place(peer, offer.gid);
                 pair.connect(&offer)?;
                 state
                     .outbox
@@ -354,6 +354,29 @@ impl Verbs<'_> {
         lane.shown.show(pairing, words, lane.queue == STREAM, kind);
     }
 
+    /// Notes where a peer's port is, and says once if that is another network than this rank's.
+    fn note_place(self, peer: Rank, gid: [u8; 16]) {
+        let (device, ranks) = (&self.table.device, self.up.ranks());
+        let Some(own) = device.handles.port.subnet.filter(|own| !own.contains(gid)) else {
+            return;
+        };
+        let of = |rank: Rank| subnet::in_words(&ranks.cards[rank.index()].networks);
+        let place = format!(
+            "its port {} is not in {own}, the network of {}; a router has to be between (its host \
+             has RoCE ports in {}, this one in {})",
+            select::written(gid),
+            device.description(),
+            of(peer),
+            of(ranks.me)
+        );
+        let mut troubles = self.table.troubles.lock();
+        let known = &mut troubles.entry(peer).or_default().elsewhere;
+        if known.as_ref() != Some(&place) {
+            log::info!("{peer} by RDMA: {place}");
+            *known = Some(place);
+        }
+    }
+
     /// Counts a pair that has failed.
     fn show_failure(self) {
         self.up.ranks().area.own_pairs().failed.fetch_add(1, Ordering::Relaxed);
@@ -368,21 +391,6 @@ impl DeviceTable {
 
     pub(super) fn note_trouble(&self, peer: Rank, reason: String) {
         self.troubles.lock().entry(peer).or_default().reason = reason;
-    }
-
-    /// Notes where a peer's port is, and says once if that is another network than this rank's.
-    pub(super) fn note_place(&self, peer: Rank, gid: [u8; 16]) {
-        let port = &self.device.handles.port;
-        let Some(own) = port.subnet.filter(|own| !own.contains(gid)) else { return };
-        let gid = select::written(gid);
-        let place = format!("its port {gid} is not in {own}, the network of");
-        let place = format!("{place} {}; a router has to be between", self.device.description());
-        let mut troubles = self.troubles.lock();
-        let known = &mut troubles.entry(peer).or_default().elsewhere;
-        if known.as_ref() != Some(&place) {
-            log::info!("{peer} by RDMA: {place}");
-            *known = Some(place);
-        }
     }
 
     /// A reason why a peer's device does not answer, with what is known of its place.
