@@ -206,6 +206,39 @@ fn a_queue_that_shares_is_purged_and_deleted_alone() {
     });
 }
 
+fn a_purge_waits_for_the_reads_of_a_queue_that_shares() {
+    const MARK: u64 = 1 << 40;
+    run_with_pairs((2, 1), "time_scale=1", |rt, fabric| {
+        make(rt, S0, 16_384);
+        if rt.rank() == Rank(0) {
+            [Q0, Q1].iter().for_each(|queue| until_by_device(rt, Rank(1), *queue));
+        }
+        meet(rt);
+        for _ in 0..10 {
+            if rt.rank() == Rank(0) {
+                fabric.link(0, 1, 0);
+                let t = Transfer { local_offset: 4096, size: 4000, ..eight(Rank(1)) };
+                rt.read(&t, Q1, LIMIT).expect("posted");
+                ranks::scope(|scope| {
+                    scope.spawn(|| {
+                        while rt.queue_size(Q1) != Ok(0) {
+                            std::thread::yield_now();
+                        }
+                        fabric.link(0, 1, 1);
+                    });
+                    rt.queue_purge(Q1, LIMIT).expect("purge");
+                    put_u64(rt, S0, 4096, MARK);
+                });
+                // Behind the read, on the pair of both.
+                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+                rt.wait(Q0, LIMIT).expect("wait");
+                assert_eq!(get_u64(rt, S0, 4096), MARK, "what was forgotten came later");
+            }
+            meet(rt);
+        }
+    });
+}
+
 fn memory_that_the_device_does_not_take_keeps_the_order_of_a_queue_that_shares() {
     run_with_pairs((2, 1), "", |rt, fabric| {
         let device = rt.rank().0.into();
@@ -380,6 +413,7 @@ fn the_smallest_send_queue_is_shared() {
 
 tests! {
     BY_DEVICE:
+        a_purge_waits_for_the_reads_of_a_queue_that_shares,
         a_queue_that_shares_is_purged_and_deleted_alone,
         a_segment_is_deleted_while_queues_that_share_use_it,
         a_wait_for_a_queue_that_shares_covers_its_writes,
