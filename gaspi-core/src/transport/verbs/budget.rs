@@ -1,7 +1,8 @@
 //! How many pairs a rank may have at once: its share of its device, or what GASPI_IB_PAIRS says.
 //!
 //! Each end of a pair takes one of them, and gives it back when it is destroyed. A lane that finds
-//! none left shares that of another one ([`sharing`](super::sharing)), or goes by the stream. It is tried again after one was given back, not for each request.
+//! none left shares that of another one ([`sharing`](super::sharing)), or goes by the stream. It is
+//! tried again after one was given back, not for each request.
 //! Pairs of messages get half of them at most: where devices are wanted for data alone, or many
 //! peers share few pairs, it is data that needs them.
 //!

@@ -6,15 +6,15 @@
 
 use super::atomics::AtomicReach;
 use super::budget::{self, Budget};
-use super::opened::Opened;
+use super::opened::{Opened, Wishes, load};
 use super::port::{DeviceLimits, GidTable, Port};
 use super::port_rows::PortRow;
-use super::select::{self, GidEntry, NoDevice, Place};
+use super::select::{self, GidEntry, NoDevice};
 use super::subnet::{Favoured, Subnet};
 use super::work::{
     BATCH, Completion, EndAddress, Local, Outcome, Remote, Timing, check, last_error,
 };
-use crate::config::{DeviceChoice, MessageCarrier, Network, RdmaParams, WriteEnd};
+use crate::config::{DeviceChoice, MessageCarrier, Network, WriteEnd};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
 use crate::sync::{AtomicBool, AtomicU8, Mutex, Ordering};
@@ -25,28 +25,11 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Entries of a completion queue of sent requests; more queues are made as pairs come.
 pub(super) const SENT_ENTRIES: u32 = 4096;
 /// Bytes of a buffer for messages that come.
 pub(super) const RECEIVE_BYTES: usize = 2048;
-
-/// What a rank wants of its device.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Wishes {
-    pub(crate) choice: DeviceChoice,
-    pub(crate) params: RdmaParams,
-    pub(crate) place: Place,
-    /// The kind of network that is asked for, which is one of devices.
-    pub(crate) network: Option<Network>,
-    /// How long a host that does not answer is waited for.
-    pub(crate) dead_after: Duration,
-    /// In place of the interfaces of the host, for tests.
-    pub(crate) interfaces: Option<&'static [(IpAddr, u8)]>,
-    /// Which networks of RoCE ports come first.
-    pub(crate) favoured: Favoured,
-}
 
 /// A completion queue of sent requests, and for how many pairs it has room.
 #[derive(Debug)]
@@ -287,16 +270,6 @@ impl Device {
         };
         format!("{what} ({}, vendor code {vendor})", text.to_string_lossy())
     }
-}
-
-pub(super) fn load(choice: &DeviceChoice) -> Result<Library, String> {
-    Library::load(choice.library.as_deref()).map_err(|error| {
-        format!(
-            "{} cannot be loaded ({}); install libibverbs1 and ibverbs-providers, or name a file \
-             with GASPI_IBVERBS_LIB",
-            error.file, error.reason
-        )
-    })
 }
 
 /// Has memory of the device stay in place when the program forks, where the kernel does not see to

@@ -1,13 +1,30 @@
 //! The devices of the host are read, and the chosen one is opened.
 
-use super::device::{Wishes, load};
 use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
 use super::port_rows::PortRow;
-use super::select::{self, Chosen, DeviceFacts, NoDevice, Selection, Wanted};
-use super::subnet::{HostNetworks, Subnet};
+use super::select::{self, Chosen, DeviceFacts, NoDevice, Place, Selection, Wanted};
+use super::subnet::{Favoured, HostNetworks, Subnet};
+use crate::config::{DeviceChoice, Network, RdmaParams};
 use libibverbs_sys::{self as sys, Library};
 use std::net::IpAddr;
 use std::ptr::NonNull;
+use std::time::Duration;
+
+/// What a rank wants of its device.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wishes {
+    pub(crate) choice: DeviceChoice,
+    pub(crate) params: RdmaParams,
+    pub(crate) place: Place,
+    /// The kind of network that is asked for, which is one of devices.
+    pub(crate) network: Option<Network>,
+    /// How long a host that does not answer is waited for.
+    pub(crate) dead_after: Duration,
+    /// In place of the interfaces of the host, for tests.
+    pub(crate) interfaces: Option<&'static [(IpAddr, u8)]>,
+    /// Which networks of RoCE ports come first.
+    pub(crate) favoured: Favoured,
+}
 
 /// What was read of all devices, and what is chosen of it.
 struct Inspected<'a> {
@@ -82,4 +99,18 @@ pub(crate) fn networks(wishes: &Wishes) -> Vec<(IpAddr, u8)> {
     let inspected = Inspected::new(&library, wishes);
     let networks = inspected.map_or_else(|_| Vec::new(), |inspected| inspected.selection.networks);
     networks.into_iter().map(Subnet::parts).collect()
+}
+
+/// The library.
+///
+/// # Errors
+/// In words, with the remedy.
+pub(super) fn load(choice: &DeviceChoice) -> Result<Library, String> {
+    Library::load(choice.library.as_deref()).map_err(|error| {
+        format!(
+            "{} cannot be loaded ({}); install libibverbs1 and ibverbs-providers, or name a file \
+             with GASPI_IBVERBS_LIB",
+            error.file, error.reason
+        )
+    })
 }
