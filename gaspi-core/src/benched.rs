@@ -100,5 +100,6 @@ fn card(rank: u16) -> Card {
         endpoints: vec!["192.0.2.1:40000".parse().expect("an address")],
         host: "node17.cluster".to_owned(),
         cpus: vec![u64::MAX; 2],
+        networks: Vec::new(),
     }
 }

@@ -30,6 +30,7 @@ fn gathering(config: &Config) -> Result<Client> {
         address: format!("none-{pid}"),
         host: job.hosts[job.rank.index()].clone(),
         cpus: vec![1],
+        networks: Vec::new(),
     };
     Client::new(&job, config, card)
 }

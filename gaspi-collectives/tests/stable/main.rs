@@ -272,10 +272,10 @@ fn cases(ranks: usize) -> Vec<Case> {
 
 /// Machines as the library may find them.
 const MACHINES: [TestMachine; 4] = [
-    TestMachine { cores: Some(1), without_cross_memory: false },
-    TestMachine { cores: Some(64), without_cross_memory: true },
-    TestMachine { cores: Some(64), without_cross_memory: false },
-    TestMachine { cores: Some(1), without_cross_memory: true },
+    TestMachine { cores: Some(1), without_cross_memory: false, networks: None },
+    TestMachine { cores: Some(64), without_cross_memory: true, networks: None },
+    TestMachine { cores: Some(64), without_cross_memory: false, networks: None },
+    TestMachine { cores: Some(1), without_cross_memory: true, networks: None },
 ];
 
 fn sizes() -> Vec<u32> {

@@ -1,10 +1,12 @@
 //! What a rank tells the others about itself.
 
 use crate::ids::Rank;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 /// Addresses of one rank, at most.
 pub(crate) const ENDPOINTS_MAX: usize = 64;
+/// Networks of one rank, at most.
+pub(crate) const NETWORKS_MAX: usize = 8;
 
 /// What the other ranks need to know about a rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -33,4 +35,6 @@ pub struct Card {
     pub host: String,
     /// The cores that it may use, as a mask.
     pub cpus: Vec<u64>,
+    /// The IP networks of RoCE ports that it could use, with their bits, the best one first.
+    pub networks: Vec<(IpAddr, u8)>,
 }

@@ -49,6 +49,8 @@ pub struct TestMachine {
     pub cores: Option<u32>,
     /// The kernel refuses copies between processes.
     pub without_cross_memory: bool,
+    /// Addresses of its interfaces, with the bits of their networks.
+    pub networks: Option<&'static [(IpAddr, u8)]>,
 }
 
 /// Gives for the address of a listener the one at which others find it: see [`Job::via_proxy`].

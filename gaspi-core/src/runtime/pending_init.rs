@@ -4,11 +4,12 @@
 //! Invariant: a start survives timeouts; whoever waits again goes on where the last wait ended.
 
 use super::extensions::Extensions;
+use super::rdma::{dead_after, networks, open_device, with_device};
 use super::{Inner, Runtime, atomics_by, descriptors};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport, report_unable};
 use crate::channel::Channels;
-use crate::config::{Config, Network, Topology};
+use crate::config::{Config, Topology};
 use crate::control::Control;
 use crate::control::leaders::{AllGroupSteps, Leaders};
 use crate::error::{Error, Result};
@@ -36,13 +37,12 @@ use crate::transport::tcp::connect::reach::PATIENCE;
 use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin;
-use crate::transport::verbs::{self, Device, NoDevice, Place, Wishes};
+use crate::transport::verbs::Device;
 use crate::wait::{Call, Waiter, Waiting};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
-use std::time::Duration;
 
 /// How far a start has come.
 #[derive(Debug)]
@@ -112,23 +112,12 @@ fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
     Ok((listening.listeners, endpoints))
 }
 
-/// GASPI_DEAD_AFTER: how long a host that does not answer is waited for.
-fn dead_after() -> Result<Duration> {
-    let Some(value) = std::env::var_os("GASPI_DEAD_AFTER") else { return Ok(DEAD_AFTER) };
-    let text = value.to_string_lossy();
-    match text.parse() {
-        Ok(seconds @ 3..=3600) => Ok(Duration::from_secs(seconds)),
-        _ => Err(Error::Environment {
-            reason: format!("GASPI_DEAD_AFTER is {text:?}; it takes 3 to 3600 seconds"),
-        }),
-    }
-}
-
-/// The default of GASPI_DEAD_AFTER.
-const DEAD_AFTER: Duration = Duration::from_secs(5);
-
 /// What the others of the job have to know about this rank.
-fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> {
+fn card(
+    job: &Job,
+    address: String,
+    (endpoints, networks): (Vec<SocketAddr>, Vec<(IpAddr, u8)>),
+) -> Result<Card> {
     let pid = std::process::id().cast_signed();
     Ok(Card {
         rank: job.rank,
@@ -146,117 +135,8 @@ fn card(job: &Job, address: String, endpoints: Vec<SocketAddr>) -> Result<Card> 
         endpoints,
         host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
         cpus: affinity::mask(),
+        networks,
     })
-}
-
-/// What is wanted of the RDMA device of a rank, which is the `nth` of those that share devices.
-fn wishes(job: &Job, config: &Config, nth: u32) -> Result<Wishes> {
-    let place = Place { cores: affinity::mask(), nth };
-    let (choice, params, dead_after) = (job.device.clone(), config.rdma, dead_after()?);
-    let network = config.network.filter(|network| *network != Network::Ethernet);
-    Ok(Wishes { choice, params, place, network, dead_after })
-}
-
-/// Says which device was chosen, and why no other one.
-fn log_ports(device: &Device) {
-    for row in device.rows() {
-        let level = if row.used { log::Level::Info } else { log::Level::Debug };
-        log::log!(level, "proc_init: {row}");
-    }
-}
-
-/// Opens the RDMA device that has to be used: as GASPI_TRANSPORT says, or as the configuration asks
-/// for a network that only devices have. Each rank is told by its number on the machine from those
-/// that share the devices. Where a device may be used, what was named has to exist, if there are
-/// devices.
-fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> {
-    if job.size == 1 {
-        return Ok(None);
-    }
-    let refused = |reason| Err(Error::Config { field: "network", reason });
-    let wishes = wishes(job, config, job.local_rank.into())?;
-    let wanted = wishes.network;
-    let for_atomics = atomics_by::need_device(job, config)?;
-    match (job.transport, wanted) {
-        (Transport::Verbs, None) if config.network.is_some() => {
-            return refused("it is Ethernet, but GASPI_TRANSPORT is verbs".to_owned());
-        }
-        (Transport::Tcp, Some(network)) => {
-            return refused(format!("it is {network}, but GASPI_TRANSPORT is tcp"));
-        }
-        (Transport::Verbs, _) => {}
-        (Transport::Auto, _) if for_atomics => {}
-        // Ranks of one host share memory.
-        (Transport::Auto, Some(_)) if job.spans_hosts => {}
-        (Transport::Auto, _) => {
-            let named = job.device.names_something() || config.rdma.device_number.is_some();
-            let asks = named && config.network != Some(Network::Ethernet);
-            return match asks.then(|| verbs::inspect(&wishes)) {
-                Some(Ok((Err(NoDevice::Wrong(reason)), _))) => Err(Error::Environment { reason }),
-                _ => Ok(None),
-            };
-        }
-        _ => return Ok(None),
-    }
-    let opened = Device::open(&wishes).and_then(|device| atomics_by::fit(job, device));
-    match (opened, wanted) {
-        (Ok(device), _) => {
-            log::info!("proc_init: data between nodes goes by {}", device.description());
-            log_ports(&device);
-            Ok(Some(device))
-        }
-        (Err(NoDevice::Wrong(reason)), _) => Err(Error::Environment { reason }),
-        (Err(NoDevice::Missing(reason)), Some(network)) => {
-            refused(format!("it is {network}, but {reason}"))
-        }
-        (Err(NoDevice::Missing(reason)), None) => {
-            let forced = job.transport == Transport::Verbs;
-            let asks = if forced { "GASPI_TRANSPORT is verbs" } else { "GASPI_ATOMICS is nic" };
-            Err(Error::Environment { reason: format!("{asks}, but {reason}") })
-        }
-    }
-}
-
-/// Adds the RDMA device of a rank that has others on other nodes: one that has to be used, or one
-/// that there is.
-fn with_device(
-    endpoints: Endpoints,
-    device: Option<Device>,
-    (nth, sharers): (u32, u32),
-    (job, config): (&Job, &Config),
-) -> Result<Endpoints> {
-    if let Some(device) = device {
-        device.share_among(sharers);
-        let forced = job.transport == Transport::Verbs;
-        let table = endpoints.device_table(device, forced, job.size);
-        let call = "preparing the RDMA device".to_owned();
-        return endpoints.with_device(table.map_err(|reason| Error::System { call, reason })?);
-    }
-    if job.transport != Transport::Auto || config.network == Some(Network::Ethernet) {
-        return Ok(endpoints);
-    }
-    let wishes = wishes(job, config, nth)?;
-    let wanted = wishes.choice.names_something() || wishes.choice.library.is_some();
-    // Most machines have none.
-    let level = if wanted { log::Level::Warn } else { log::Level::Debug };
-    let missing = |error: NoDevice| (level, error.to_string());
-    let opened = Device::open(&wishes).map_err(missing).and_then(|device| {
-        log_ports(&device);
-        let description = device.description().to_owned();
-        device.share_among(sharers);
-        let table = endpoints.device_table(device, false, job.size);
-        table.map(|table| (table, description)).map_err(|reason| (log::Level::Warn, reason))
-    });
-    match opened {
-        Ok((table, description)) => {
-            log::info!("proc_init: data between nodes goes by {description} where it can");
-            endpoints.with_device(table)
-        }
-        Err((level, reason)) => {
-            log::log!(level, "proc_init: data between nodes goes by TCP: {reason}");
-            Ok(endpoints)
-        }
-    }
 }
 
 impl PendingInit {
@@ -284,7 +164,8 @@ impl PendingInit {
             let listener = socket::listen(&address)
                 .map_err(|error| Error::os("making the listener of this rank", &error))?;
             let (endpoints, addresses) = listen(&job)?;
-            let card = card(&job, address, addresses)?;
+            let networks = networks(&job, &config, device.as_ref())?;
+            let card = card(&job, address, (addresses, networks))?;
             let gathering = Box::new(Client::new(&job, &config, card)?);
             let gathering = gathering.agreeing(atomics_by::agreed(&job, device.as_ref()));
             Stage::Client { gathering, listener: Some(listener), endpoints }
@@ -314,7 +195,7 @@ impl PendingInit {
         let deadline = timeout.deadline();
         match &mut self.stage {
             Stage::Single => {
-                let own = card(&self.job, String::new(), Vec::new())?;
+                let own = card(&self.job, String::new(), (Vec::new(), Vec::new()))?;
                 let area = SharedArea::single(self.config.group_max)?;
                 // Nobody connects.
                 let (token, key) = ([0; 16], [0; KEY_BYTES]);
@@ -359,10 +240,8 @@ impl PendingInit {
                 let mut endpoints = Endpoints::new(endpoints);
                 if remote {
                     let device = self.device.take();
-                    let host = &table.cards[rank.index()].host;
-                    let sharers = table.cards.iter().filter(|card| card.host == *host).count();
-                    let place = (nth, sharers as u32);
-                    endpoints = with_device(endpoints, device, place, (&self.job, &self.config))?;
+                    let of = (nth, table.cards.as_slice());
+                    endpoints = with_device(endpoints, device, of, (&self.job, &self.config))?;
                 }
                 #[cfg(feature = "test-transports")]
                 let endpoints = Endpoints { faults: self.faults.map(Faults::new), ..endpoints };
@@ -470,7 +349,7 @@ impl PendingInit {
         let (size, me) = (self.job.size, self.job.rank);
         let card_of = |rank: u32| {
             let job = Job { rank: Rank(rank as u16), node: Some(rank.into()), ..self.job.clone() };
-            card(&job, String::new(), Vec::new())
+            card(&job, String::new(), (Vec::new(), Vec::new()))
         };
         let cards = (0..size).map(card_of).collect::<Result<_>>()?;
         let area = SharedArea::alone(size, self.config.group_max, me)?;

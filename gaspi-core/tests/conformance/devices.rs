@@ -1,10 +1,14 @@
 //! Which RDMA device, port and GID a rank uses: what is named wrongly or cannot be used, and what
 //! changes while the rank runs.
 
+use super::budgets::until_by_device;
 use super::*;
 use crate::ranks::layouts::{self, Devices};
 use crate::ranks::{run_with_devices, run_with_prepared, run_without_messages};
 use gaspi_core::config::{GidChoice, RdmaParams};
+use gaspi_mock_card::Fabric;
+use gaspi_mock_card::control::Live;
+use std::net::{IpAddr, Ipv4Addr};
 
 /// The ports and their reasons of a rank that may choose among three devices, or its error.
 fn start(devices: &Devices, config: &Config, ask: impl FnOnce(&mut Job)) -> Result<String, String> {
@@ -252,8 +256,89 @@ fn a_rank_tells_which_ports_there_are_and_why_one_is_used() {
     });
 }
 
+/// Runs two ranks whose hosts have these addresses, each that of a device, in networks of 16 bits.
+fn run_on_networks([one, other]: [&'static [[u8; 4]]; 2], body: impl Fn(&Runtime, &Fabric) + Sync) {
+    let count = one.len() + other.len();
+    let nodes = Nodes::of_this_test();
+    let devices = layouts::devices(nodes, count as u32, "link_local=0,roce_v1=0");
+    let (fabric, library) = devices.expect("a layout with devices");
+    for (device, address) in one.iter().chain(other).enumerate() {
+        let gid = Ipv4Addr::from(*address).to_ipv6_mapped().octets();
+        fabric.gid(device as u32, 0, 2, Some(gid));
+    }
+    let id = format!("networks-{}", fabric.number());
+    ranks::scope(|scope| {
+        for (rank, own) in [one, other].into_iter().enumerate() {
+            let (id, fabric, library, body) = (&id, &fabric, &library, &body);
+            scope.spawn(move || {
+                nodes.enter();
+                fabric.use_all();
+                let with_bits = own.iter().map(|own| (IpAddr::from(*own), 16)).collect::<Vec<_>>();
+                let networks = Some(&*with_bits.leak());
+                let mut job = nodes.job(id, Rank(rank as u16), 2);
+                job = job.on_machine(TestMachine { networks, ..TestMachine::default() });
+                job.transport = nodes.transport_of_devices();
+                job.device.library = Some(library.clone());
+                job.device.messages = MessageCarrier::Tcp;
+                let joining = PendingInit::new(job, Config::default());
+                let rt = joining.expect("joining").wait(LIMIT).expect("both meet");
+                body(&rt, fabric);
+                let _ = rt.term(LIMIT);
+            });
+        }
+    });
+    for device in 0..count as u32 {
+        assert_eq!(fabric.live(device), Live::default(), "objects that nobody has ended");
+    }
+}
+
+fn ranks_use_a_network_that_both_have() {
+    // Each would take its first device, whose network is the lowest of its host.
+    let hosts: [&[[u8; 4]]; 2] = [&[[10, 1, 0, 1], [10, 2, 0, 1]], &[[10, 0, 0, 1], [10, 2, 0, 2]]];
+    run_on_networks(hosts, |rt, fabric| {
+        make(rt, S0, 8192);
+        until_by_device(rt, Rank(1 - rt.rank().0), Q0);
+        meet(rt);
+        let pairs = [0, 1, 2, 3].map(|device| fabric.live(device).pairs > 0);
+        assert_eq!(pairs, [false, true, false, true]);
+        meet(rt);
+    });
+    // Where both have the same, it is the lowest one as before.
+    let hosts: [&[[u8; 4]]; 2] = [&[[10, 1, 0, 1], [10, 2, 0, 1]], &[[10, 1, 0, 2], [10, 2, 0, 2]]];
+    run_on_networks(hosts, |rt, fabric| {
+        make(rt, S0, 8192);
+        until_by_device(rt, Rank(1 - rt.rank().0), Q0);
+        meet(rt);
+        let pairs = [0, 1, 2, 3].map(|device| fabric.live(device).pairs > 0);
+        assert_eq!(pairs, [true, false, true, false]);
+        meet(rt);
+    });
+}
+
+fn ranks_without_a_network_in_common_are_told_of_both() {
+    let hosts: [&[[u8; 4]]; 2] = [&[[10, 1, 0, 1], [10, 3, 0, 1]], &[[10, 2, 0, 1]]];
+    run_on_networks(hosts, |rt, fabric| {
+        make(rt, S0, 8192);
+        meet(rt);
+        if rt.rank() == Rank(0) {
+            // As if no router were between.
+            fabric.link(0, 2, 0);
+            let written = rt.write(&eight(Rank(1)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+            let reason = written.expect_err("there is no way").to_string();
+            let both = "its host has RoCE ports in 10.2.0.0/16, this one in 10.1.0.0/16, \
+                        10.3.0.0/16";
+            assert!(reason.contains(both), "{reason}");
+            fabric.link(0, 2, 1);
+        }
+        meet(rt);
+    });
+}
+
 tests! {
+    BY_DEVICE:
+        ranks_use_a_network_that_both_have;
     VERBS:
+        ranks_without_a_network_in_common_are_told_of_both,
         a_device_without_room_for_what_each_rank_needs_is_an_error_of_init,
         a_gid_that_is_gone_has_a_substitute_in_the_next_pair,
         a_gid_that_moves_is_found_again_for_the_next_pair,

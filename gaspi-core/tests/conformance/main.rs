@@ -23,6 +23,7 @@ mod overview;
 mod passive;
 mod queues;
 mod segments;
+mod sharing;
 mod soak;
 mod statistics;
 mod verbs;
@@ -53,6 +54,7 @@ fn main() -> std::process::ExitCode {
         passive::tests(),
         queues::tests(),
         segments::tests(),
+        sharing::tests(),
         soak::tests(),
         statistics::tests(),
         verbs::tests(),

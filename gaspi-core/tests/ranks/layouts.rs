@@ -36,6 +36,7 @@ pub(crate) const MIXED: &[Nodes] = &[Nodes::Pairs];
 pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
 pub(crate) const VERBS: &[Nodes] = &[Nodes::Verbs];
 pub(crate) const VERBS_PAIRS: &[Nodes] = &[Nodes::VerbsPairs];
+pub(crate) const BY_DEVICE: &[Nodes] = &[Nodes::Verbs, Nodes::VerbsPairs];
 /// With sockets and clocks.
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
 /// The same, and with devices.

@@ -8,7 +8,7 @@ use super::message::{
     AGREED_MAX, CPU_WORDS_MAX, FRAME_MAX, Failure, Join, MISSING_MAX, Message, TEXT_MAX, VERSION,
 };
 use crate::bootstrap::Card;
-use crate::bootstrap::card::ENDPOINTS_MAX;
+use crate::bootstrap::card::{ENDPOINTS_MAX, NETWORKS_MAX};
 use crate::wire::codec::{self, DecodeError, Decoded, Limit, Output, Reader, Writer};
 use crate::wire::fields::{Field, Form, Kinds, read_field, structs, variants, whole, write_field};
 use std::net::{IpAddr, SocketAddr};
@@ -40,7 +40,8 @@ structs! {
     Join { job as Text, size, agreed as List<AGREED_MAX>, card }
     Card {
         rank, pid, start_time, instance, node, machine, address as Text,
-        endpoints as List<ENDPOINTS_MAX>, host as Text, cpus as List<CPU_WORDS_MAX>
+        endpoints as List<ENDPOINTS_MAX>, host as Text, cpus as List<CPU_WORDS_MAX>,
+        networks as List<NETWORKS_MAX>
     }
 }
 
@@ -83,21 +84,40 @@ impl Form<Join> for Versioned {
     }
 }
 
-impl Field for SocketAddr {
+impl Field for IpAddr {
     fn write<O: Output>(&self, writer: &mut Writer<O>) {
-        match self.ip() {
+        match self {
             IpAddr::V4(address) => writer.u8(4).array(&address.octets()),
             IpAddr::V6(address) => writer.u8(6).array(&address.octets()),
         };
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<IpAddr> {
+        match reader.u8()? {
+            4 => Ok(reader.array::<4>()?.into()),
+            6 => Ok(reader.array::<16>()?.into()),
+            _ => Err(DecodeError::Invalid("unknown family of addresses")),
+        }
+    }
+}
+
+impl Field for SocketAddr {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        self.ip().write(writer);
         writer.u16(self.port());
     }
     fn read(reader: &mut Reader<'_>) -> Decoded<SocketAddr> {
-        let address: IpAddr = match reader.u8()? {
-            4 => reader.array::<4>()?.into(),
-            6 => reader.array::<16>()?.into(),
-            _ => return Err(DecodeError::Invalid("unknown family of addresses")),
-        };
-        Ok(SocketAddr::new(address, reader.u16()?))
+        Ok(SocketAddr::new(Field::read(reader)?, reader.u16()?))
+    }
+}
+
+/// A network: an address in it, and its bits.
+impl Field for (IpAddr, u8) {
+    fn write<O: Output>(&self, writer: &mut Writer<O>) {
+        self.0.write(writer);
+        writer.u8(self.1);
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<(IpAddr, u8)> {
+        Ok((Field::read(reader)?, reader.u8()?))
     }
 }
 
@@ -139,7 +159,8 @@ impl Message {
 fn card_bytes(card: &Card) -> usize {
     let texts = card.address.len().min(TEXT_MAX) + card.host.len().min(TEXT_MAX);
     let endpoints = 19 * card.endpoints.len().min(ENDPOINTS_MAX);
-    46 + texts + endpoints + 8 * card.cpus.len().min(CPU_WORDS_MAX)
+    let networks = 18 * card.networks.len().min(NETWORKS_MAX);
+    48 + texts + endpoints + networks + 8 * card.cpus.len().min(CPU_WORDS_MAX)
 }
 
 /// The cards as frames of bounded size.

@@ -23,6 +23,7 @@ pub(super) fn sample_card() -> Card {
         ],
         host: "node7".to_owned(),
         cpus: vec![3, u64::MAX],
+        networks: vec![(Ipv4Addr::new(198, 51, 100, 0).into(), 24)],
     }
 }
 

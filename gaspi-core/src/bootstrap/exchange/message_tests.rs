@@ -13,8 +13,10 @@ pub(crate) fn card() -> impl Strategy<Value = Card> {
         0..5,
     );
     let process = (any::<u16>(), any::<i32>(), any::<[u64; 4]>());
-    (process, ".{0,90}", endpoints, ".{0,40}", cpus).prop_map(
-        |((rank, pid, [start_time, instance, node, machine]), address, endpoints, host, cpus)| {
+    let networks = prop::collection::vec((any::<IpAddr>(), any::<u8>()), 0..4);
+    (process, ".{0,90}", endpoints, ".{0,40}", (cpus, networks)).prop_map(
+        |(process, address, endpoints, host, (cpus, networks))| {
+            let (rank, pid, [start_time, instance, node, machine]) = process;
             Card {
                 rank: Rank(rank),
                 pid,
@@ -26,6 +28,7 @@ pub(crate) fn card() -> impl Strategy<Value = Card> {
                 endpoints,
                 host,
                 cpus,
+                networks,
             }
         },
     )

@@ -1,7 +1,8 @@
 //! How many pairs a rank may have at once: its share of its device, or what GASPI_IB_PAIRS says.
 //!
 //! Each end of a pair takes one of them, and gives it back when it is destroyed. A lane that finds
-//! none left goes by the stream. It is tried again after one was given back, not for each request.
+//! none left shares that of another one ([`sharing`](super::sharing)), or goes by the stream. It is
+//! tried again after one was given back, not for each request.
 //! Pairs of messages get half of them at most: where devices are wanted for data alone, or many
 //! peers share few pairs, it is data that needs them.
 //!
@@ -11,6 +12,11 @@ use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// What sets a budget. Reasons of a shortage name it, the peer's word of one too.
 pub(super) const VARIABLE: &str = "GASPI_IB_PAIRS";
+
+/// Whether this reason, of this rank or of a peer, is that of a shortage.
+pub(super) fn lacks_pairs(reason: &str) -> bool {
+    reason.contains(VARIABLE)
+}
 
 /// What a device has for all ranks that share it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -64,6 +70,7 @@ pub(super) struct Budget {
     /// Whether one was given back since somebody looked.
     given_back: AtomicBool,
     told: AtomicBool,
+    told_of_sharing: AtomicBool,
 }
 
 impl Default for Budget {
@@ -76,6 +83,7 @@ impl Default for Budget {
             was_short: none(),
             given_back: none(),
             told: none(),
+            told_of_sharing: none(),
         }
     }
 }
@@ -149,6 +157,11 @@ impl Budget {
     /// Whether somebody is to be told of it now: the first time only.
     pub(super) fn tells(&self) -> bool {
         !self.told.swap(true, Ordering::Relaxed)
+    }
+
+    /// The same of queues that share pairs.
+    pub(super) fn tells_of_sharing(&self) -> bool {
+        !self.told_of_sharing.swap(true, Ordering::Relaxed)
     }
 }
 

@@ -6,42 +6,30 @@
 
 use super::atomics::AtomicReach;
 use super::budget::{self, Budget};
-use super::port::{DeviceLimits, DeviceList, GidTable, OpenContext, Port};
-use super::select::{
-    self, Chosen, DeviceFacts, GidEntry, NoDevice, Place, PortRow, Selection, Wanted,
-};
-use super::subnet::HostNetworks;
+use super::opened::{Opened, Wishes, load};
+use super::port::{DeviceLimits, GidTable, Port};
+use super::port_rows::PortRow;
+use super::select::{self, GidEntry, NoDevice};
+use super::subnet::{Favoured, Subnet};
 use super::work::{
     BATCH, Completion, EndAddress, Local, Outcome, Remote, Timing, check, last_error,
 };
-use crate::config::{DeviceChoice, MessageCarrier, Network, RdmaParams, WriteEnd};
+use crate::config::{DeviceChoice, MessageCarrier, Network, WriteEnd};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
 use crate::sync::{AtomicBool, AtomicU8, Mutex, Ordering};
 use libibverbs_sys::{self as sys, Library, inline};
 use std::ffi::CStr;
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Entries of a completion queue of sent requests; more queues are made as pairs come.
 pub(super) const SENT_ENTRIES: u32 = 4096;
 /// Bytes of a buffer for messages that come.
 pub(super) const RECEIVE_BYTES: usize = 2048;
-
-/// What a rank wants of its device.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Wishes {
-    pub(crate) choice: DeviceChoice,
-    pub(crate) params: RdmaParams,
-    pub(crate) place: Place,
-    /// The kind of network that is asked for, which is one of devices.
-    pub(crate) network: Option<Network>,
-    /// How long a host that does not answer is waited for.
-    pub(crate) dead_after: Duration,
-}
 
 /// A completion queue of sent requests, and for how many pairs it has room.
 #[derive(Debug)]
@@ -83,6 +71,7 @@ pub(crate) struct Device {
     pub(super) handles: Arc<Handles>,
     description: String,
     rows: Vec<PortRow>,
+    networks: Vec<Subnet>,
     write_end: WriteEnd,
     messages: MessageCarrier,
     /// How many pairs were asked for.
@@ -107,7 +96,7 @@ impl Device {
         let missing = NoDevice::Missing;
         let library = load(&wishes.choice).map_err(missing)?;
         survive_forks(&library).map_err(missing)?;
-        let Opened { context, name, port, limits, rows } = Opened::new(&library, wishes)?;
+        let Opened { context, name, port, limits, rows, networks } = Opened::new(&library, wishes)?;
         let kind = if port.global { "RoCE" } else { "InfiniBand" };
         let description = format!("{name}, port {}, {kind}", port.number);
         let timing = Timing::of(wishes.dead_after);
@@ -118,7 +107,28 @@ impl Device {
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
         let DeviceChoice { write_end, messages, pairs, .. } = wishes.choice;
         let vouches = AtomicBool::new(false);
-        Ok(Device { flush_target, handles, description, rows, write_end, messages, pairs, vouches })
+        Ok(Device {
+            flush_target,
+            handles,
+            description,
+            rows,
+            networks,
+            write_end,
+            messages,
+            pairs,
+            vouches,
+        })
+    }
+
+    /// The networks of RoCE ports that could be used, the best one first.
+    pub(crate) fn networks(&self) -> Vec<(IpAddr, u8)> {
+        self.networks.iter().map(|network| network.parts()).collect()
+    }
+
+    /// Whether its port is in the first of the networks that this rank has.
+    pub(crate) fn suits(&self, favoured: &Favoured) -> bool {
+        let place = favoured.place_of(self.handles.port.subnet);
+        self.networks.iter().all(|other| place <= favoured.place_of(Some(*other)))
     }
 
     /// So many ranks of this machine use it, this one among them: settles how many pairs it has.
@@ -260,81 +270,6 @@ impl Device {
         };
         format!("{what} ({}, vendor code {vendor})", text.to_string_lossy())
     }
-}
-
-/// What was read of all devices, and what is chosen of it.
-struct Inspected<'a> {
-    facts: Vec<DeviceFacts>,
-    open: Vec<Option<OpenContext<'a>>>,
-    selection: Selection,
-}
-
-impl<'a> Inspected<'a> {
-    fn new(library: &'a Library, wishes: &Wishes) -> Result<Inspected<'a>, String> {
-        let (facts, open) = DeviceList::new(library)?.read(&wishes.choice.devices);
-        let Wishes { choice, params, place, network, .. } = wishes;
-        let networks = HostNetworks::read();
-        let wanted = Wanted { choice, params, place, network: *network, networks: &networks };
-        let selection = select::choose(&facts, wanted);
-        Ok(Inspected { facts, open, selection })
-    }
-}
-
-/// What was chosen, open.
-struct Opened {
-    context: NonNull<sys::ibv_context>,
-    name: String,
-    port: Port,
-    limits: DeviceLimits,
-    rows: Vec<PortRow>,
-}
-
-impl Opened {
-    fn new(library: &Library, wishes: &Wishes) -> Result<Opened, NoDevice> {
-        let inspected = Inspected::new(library, wishes).map_err(NoDevice::Missing)?;
-        let Inspected { facts, mut open, selection } = inspected;
-        let Chosen { device, port, gid, pkey_index, mtu, subnet } = selection.chosen?;
-        let (device, open) = (&facts[device], open.swap_remove(device));
-        let name = device.name.clone();
-        let facts = &device.ports[port];
-        let port = Port {
-            number: facts.number,
-            gid,
-            wanted_gid: wishes.choice.gid,
-            lid: facts.lid,
-            mtu,
-            pkey_index,
-            subnet,
-            service_level: wishes.choice.service_level,
-            traffic_class: wishes.choice.traffic_class,
-            global: facts.ethernet,
-            active: facts.active,
-        };
-        let open = open.ok_or_else(|| NoDevice::Missing(format!("{name} is not open")))?;
-        let message = u64::from(facts.message_bytes).max(1);
-        let limits = DeviceLimits { message, ..open.limits };
-        Ok(Opened { context: open.into_raw(), name, port, limits, rows: selection.rows })
-    }
-}
-
-/// What would be chosen, and why.
-///
-/// # Errors
-/// In words, why nothing can be asked.
-pub(crate) fn inspect(wishes: &Wishes) -> Result<(Result<(), NoDevice>, Vec<PortRow>), String> {
-    let library = load(&wishes.choice)?;
-    let selection = Inspected::new(&library, wishes)?.selection;
-    Ok((selection.chosen.map(|_| ()), selection.rows))
-}
-
-fn load(choice: &DeviceChoice) -> Result<Library, String> {
-    Library::load(choice.library.as_deref()).map_err(|error| {
-        format!(
-            "{} cannot be loaded ({}); install libibverbs1 and ibverbs-providers, or name a file \
-             with GASPI_IBVERBS_LIB",
-            error.file, error.reason
-        )
-    })
 }
 
 /// Has memory of the device stay in place when the program forks, where the kernel does not see to

@@ -1,7 +1,7 @@
 //! Rows of `gaspi-bench info` about RDMA devices: one for each port, with the reason why it is used
 //! or not. No rank is needed.
 
-use super::device::{Wishes, inspect};
+use super::opened::{Wishes, inspect};
 use super::select::{NoDevice, Place};
 use crate::config::DeviceChoice;
 use crate::diagnostics::{Check, CheckState};

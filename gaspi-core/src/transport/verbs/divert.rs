@@ -8,7 +8,8 @@
 //! request of a thread overtakes an earlier one.
 
 use super::Verbs;
-use super::lane::{Lane, LaneState};
+use super::lane::{Lane, LaneState, Request};
+use crate::ids::{QueueId, Rank};
 use crate::sync::MutexGuard;
 use crate::transport::endpoint::CarrierKind;
 use crate::transport::payload::Payload;
@@ -40,10 +41,23 @@ impl Diverted {
     }
 }
 
+impl LaneState {
+    /// The next request that is for a stream.
+    fn take_diverted(&mut self) -> Option<Diverted> {
+        let next =
+            self.waiting.iter().position(|request| matches!(request, Request::Diverted(_)))?;
+        self.diversion.waiting -= 1;
+        match self.waiting.remove(next) {
+            Some(Request::Diverted(request)) => Some(request),
+            _ => None,
+        }
+    }
+}
+
 impl Verbs<'_> {
     /// Whether a lane has been handed to the stream, which then gets all of it.
-    pub(super) fn is_handed_over(self, lane: &Lane) -> bool {
-        let carrier = self.up.lane_carrier(lane.peer, lane.queue);
+    pub(super) fn is_handed_over(self, peer: Rank, queue: QueueId) -> bool {
+        let carrier = self.up.lane_carrier(peer, queue);
         carrier.is_some_and(|carrier| carrier.current() == CarrierKind::Stream as u8)
     }
 
@@ -56,29 +70,30 @@ impl Verbs<'_> {
         state.set_diverting(true);
         while let Some(request) = state.take_diverted() {
             drop(state);
-            self.post_to_stream(lane, request);
+            self.post_to_stream(lane.peer, request);
             state = lane.lock();
         }
-        if let Some(carrier) = self.up.lane_carrier(lane.peer, lane.queue) {
+        let carriers = state.sharing.queues(lane.queue);
+        for carrier in carriers.filter_map(|queue| self.up.lane_carrier(lane.peer, queue)) {
             carrier.hand_over(CarrierKind::Stream as u8);
         }
         state.set_diverting(false);
     }
 
     /// Posts a request to the stream; one that cannot be posted is lost.
-    pub(super) fn post_to_stream(self, lane: &Lane, request: Diverted) {
-        let (up, peer, stream) = (self.up, lane.peer, request.stream());
+    pub(super) fn post_to_stream(self, peer: Rank, request: Diverted) {
+        let (up, stream) = (self.up, request.stream());
         up.carried(peer, false, request.carried());
         let posted = match request {
             Diverted::Put(put, payload) => {
-                self.stream.post(up, peer, lane.queue, Item::put(put, payload))
+                self.stream.post(up, peer, stream.queue, Item::put(put, payload))
             }
             Diverted::Get(stream, place, target) => {
                 self.stream.post_get(up, peer, stream, place, target)
             }
         };
         if let Err(error) = posted {
-            log::debug!("{} to {peer}: {error}", lane.queue);
+            log::debug!("{} to {peer}: {error}", stream.queue);
             up.completed(peer, stream, 1, Err(RequestFailure::Lost));
         }
     }

@@ -10,6 +10,7 @@ use super::byte_stream::StreamUser;
 use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::Diverted;
 use super::ended::{Ended, Failure, Outbox, add};
+use super::guests::{Route, Sharing};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
 use super::shown::Shown;
@@ -48,7 +49,7 @@ type Notify = Option<(Arc<Segment>, NotificationId)>;
 
 impl Request {
     /// Whose it is, and how many requests it counts for.
-    fn counted(&self) -> Option<(Stream, u32)> {
+    pub(super) fn counted(&self) -> Option<(Stream, u32)> {
         match self {
             Request::Put { put, .. } => Some((put.stream, 1)),
             Request::Get { stream, .. } => Some((*stream, 1)),
@@ -107,6 +108,7 @@ pub(super) struct Lane {
     pub(super) user: StreamUser,
     pub(super) shown: Shown,
     pub(super) direct: Arc<Direct>,
+    pub(super) route: Mutex<Route>,
     state: Mutex<LaneState>,
 }
 
@@ -114,7 +116,8 @@ impl Lane {
     pub(super) fn new(queue: QueueId, peer: Rank) -> Lane {
         let (state, user, shown) = (LaneState::default(), StreamUser::default(), Shown::default());
         let direct = Arc::clone(&state.direct);
-        Lane { queue, peer, user, shown, direct, state: Mutex::new(state) }
+        let (route, state) = (Mutex::default(), Mutex::new(state));
+        Lane { queue, peer, user, shown, direct, route, state }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
@@ -133,17 +136,18 @@ pub(super) struct LaneState {
     pub(super) pair: Option<QueuePair>,
     /// The send queue.
     pub(super) direct: Arc<Direct>,
-    waiting: VecDeque<Request>,
+    pub(super) sharing: Sharing,
+    pub(super) waiting: VecDeque<Request>,
     sent: VecDeque<Sent>,
     /// Writes that the peer's device has.
-    acknowledged: Vec<(Stream, u32)>,
+    pub(super) acknowledged: Vec<(Stream, u32)>,
     /// Whether there are writes that no read is behind.
     unfinished: bool,
-    counters: Counters,
+    pub(super) counters: Counters,
     /// The request that the device has refused, and why.
     refused: Option<(Stream, u32)>,
     failed: Option<Failure>,
-    diversion: Diversion,
+    pub(super) diversion: Diversion,
     /// The bytes of the last message.
     message: Vec<u8>,
     pub(super) outbox: Outbox,
@@ -160,15 +164,15 @@ pub(super) struct Begun {
 
 /// How many requests there have been, and how many the device has nothing to do with any more.
 #[derive(Debug, Default)]
-struct Counters {
+pub(super) struct Counters {
     begun: u64,
-    ended: u64,
+    pub(super) ended: u64,
 }
 
 /// How many of those that wait are for a stream, and whether somebody hands such to it now.
 #[derive(Debug, Default)]
-struct Diversion {
-    waiting: u32,
+pub(super) struct Diversion {
+    pub(super) waiting: u32,
     running: bool,
 }
 
@@ -202,22 +206,16 @@ impl LaneState {
         self.diversion.running = diverting;
     }
 
-    /// The next request that is for a stream.
-    pub(super) fn take_diverted(&mut self) -> Option<Diverted> {
-        let next =
-            self.waiting.iter().position(|request| matches!(request, Request::Diverted(_)))?;
-        self.diversion.waiting -= 1;
-        match self.waiting.remove(next) {
-            Some(Request::Diverted(request)) => Some(request),
-            _ => None,
-        }
+    /// Whose requests are under way.
+    pub(super) fn sent_of(&self) -> impl Iterator<Item = Stream> {
+        self.sent.iter().filter_map(|sent| sent.kind.counted()).map(|(stream, _)| stream)
     }
 
     /// Whether a request that is pushed can be posted at once.
     pub(super) fn takes_more(&self) -> bool {
         let unhindered =
             self.waiting.is_empty() && !self.diversion.running && self.failed.is_none();
-        unhindered && self.pairing.is_up() && self.room() > 1
+        unhindered && self.pairing.is_up() && self.sharing.is_at_home() && self.room() > 1
     }
 
     /// Whoever looks next takes the pair down; the first failure counts.

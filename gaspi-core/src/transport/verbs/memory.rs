@@ -11,6 +11,7 @@ use crate::segment::prepared::Prepared;
 use crate::segment::{Reach, Segment, Target};
 use crate::sync::epoch;
 use crate::wire::message::{MemoryKey, RemoteAddress};
+use std::ptr;
 use std::time::{Duration, Instant};
 
 /// How long a delete waits for this rank's own requests on the memory, and a purge for those of its
@@ -43,7 +44,25 @@ impl DeviceTable {
     }
 }
 
-impl Verbs<'_> {
+/// Requests of a lane up to some time; only those of a queue `of` which there are any left, if it
+/// names one.
+struct UnderWay<'a> {
+    lane: &'a Lane,
+    begun: Begun,
+    of: Option<QueueId>,
+}
+
+impl UnderWay<'_> {
+    /// Whether the device may still use memory of them.
+    fn uses(&self) -> bool {
+        let mut state = self.lane.lock();
+        // Where this fails the completion tells.
+        let _ = state.signal();
+        state.has_before(self.begun) && self.of.is_none_or(|queue| state.has_of(queue))
+    }
+}
+
+impl<'a> Verbs<'a> {
     /// Takes a segment, which has ended, from the device, once no request of this rank uses it.
     /// Where that takes too long, their pairs are taken down.
     pub(crate) fn release(self, segment: &Segment) {
@@ -67,38 +86,63 @@ impl Verbs<'_> {
             drop(state);
             ended.tell(self.up, lane.peer);
         }
-        self.end_requests(Some(queue), "its queue was purged");
+        self.end_requests(Some(queue), &format!("{queue} was purged"));
     }
 
     /// Waits until all requests so far have ended, of one queue or of all. Where that takes too
     /// long, their pairs are taken down.
     fn end_requests(self, queue: Option<QueueId>, reason: &str) {
-        let used = self.table.used(queue);
-        let before: Vec<(&Lane, Begun)> = used.map(|lane| (lane, lane.lock().begun())).collect();
-        let uses = || {
-            before.iter().find(|(lane, begun)| {
-                let mut state = lane.lock();
-                // Where this fails the completion tells.
-                let _ = state.signal();
-                state.has_before(*begun)
-            })
-        };
         let begin = Instant::now();
-        while let Some((lane, _)) = uses() {
-            if begin.elapsed() > RELEASE_LIMIT {
-                self.fail(lane.lock(), reason);
-                self.poll();
-                // What waits for the peer's word of an earlier end.
-                let (mut ended, mut state) = (Ended::default(), lane.lock());
-                if state.pair.is_none() {
-                    state.lose_all(lane.queue, &mut ended);
+        loop {
+            let moves = self.moves(queue);
+            let before = self.under_way(queue);
+            while let Some(used) = before.iter().find(|used| used.uses()) {
+                if begin.elapsed() > RELEASE_LIMIT {
+                    self.give_up(used, reason);
                 }
-                drop(state);
-                ended.tell(self.up, lane.peer);
+                self.poll();
+                std::thread::yield_now();
             }
-            self.poll();
-            std::thread::yield_now();
+            // What moved to another lane meanwhile was counted in neither.
+            if self.moves(queue) == moves {
+                break;
+            }
         }
+    }
+
+    /// How often requests have moved between lanes, of one queue or of all.
+    fn moves(self, queue: Option<QueueId>) -> u64 {
+        self.table.used(queue).map(|lane| lane.route.lock().moves).sum()
+    }
+
+    /// What is under way now, of one queue or of all.
+    fn under_way(self, queue: Option<QueueId>) -> Vec<UnderWay<'a>> {
+        let mut found = Vec::new();
+        for lane in self.table.used(queue) {
+            let route = lane.route.lock();
+            found.push(UnderWay { lane, begun: lane.lock().begun(), of: None });
+            let via = self.via(lane, &route);
+            if !ptr::eq(lane, via) {
+                found.push(UnderWay { lane: via, begun: via.lock().begun(), of: Some(lane.queue) });
+            }
+        }
+        found
+    }
+
+    /// Takes down the pair that requests have been under way on for too long.
+    fn give_up(self, used: &UnderWay<'_>, reason: &str) {
+        let lane = used.lane;
+        self.fail(lane.lock(), reason);
+        self.poll();
+        // What waits for the peer's word of an earlier end.
+        let (mut ended, mut state) = (Ended::default(), lane.lock());
+        match used.of {
+            _ if state.pair.is_some() => {}
+            Some(queue) => state.lose_waiting_of(queue, &mut ended),
+            None => state.lose_all(lane.queue, &mut ended),
+        }
+        drop(state);
+        ended.tell(self.up, lane.peer);
     }
 
     /// Where a place of the peer's lies, for its device; `None` if that does not know it.

@@ -18,12 +18,15 @@ mod direct;
 mod divert;
 mod ended;
 mod events;
+mod guests;
 mod lane;
 mod lane_bias;
 mod memory;
+mod opened;
 mod pairing;
 mod pairs;
 mod port;
+mod port_rows;
 mod post;
 mod queue_pair;
 mod received;
@@ -31,6 +34,7 @@ mod receives;
 #[cfg(test)]
 mod scale_tests;
 mod select;
+mod sharing;
 mod shown;
 mod subnet;
 mod vouching;
@@ -58,10 +62,12 @@ use std::sync::Arc;
 use work::{BATCH, Completion, Outcome};
 
 pub(crate) use atomics::AtomicReach;
-pub(crate) use device::{Device, Wishes, inspect};
+pub(crate) use device::Device;
 pub use diagnostics::rdma_checks;
 pub(crate) use direct::{DirectLane, Refused};
+pub(crate) use opened::{Wishes, inspect, networks};
 pub(crate) use select::{NoDevice, Place};
+pub(crate) use subnet::{Favoured, favoured};
 pub(crate) use work::{Local, Remote};
 
 /// Peers whose connection was lost, or that have ended: whoever looks next takes pairs down.
@@ -203,8 +209,8 @@ impl Verbs<'_> {
         if queue == STREAM {
             return false;
         }
-        let lane = self.table.lane(queue, peer);
-        let state = lane.lock();
+        let (lane, state, route) = self.carrier_of(self.table.lane(queue, peer));
+        drop(route);
         let usable = self.table.condition.is_usable() || self.table.forced;
         if state.pairing.is_up() && usable || state.pairing.is_ending() {
             return true;
@@ -220,7 +226,8 @@ impl Verbs<'_> {
     pub(crate) fn holds(self, queue: QueueId, peer: Rank) -> bool {
         let lanes = self.table.lanes.get(queue.index()).filter(|_| queue != STREAM);
         let lane = lanes.and_then(OnceArc::get).and_then(|lanes| lanes[peer.index()].get());
-        self.table.forced || lane.is_some_and(|lane| lane.lock().pairing.is_ending())
+        let is_ending = |lane| self.carrier_of(lane).1.pairing.is_ending();
+        self.table.forced || lane.is_some_and(is_ending)
     }
 
     /// Begins to make the pair of a lane, if there is none. Where that fails, what waits is lost.
@@ -284,8 +291,7 @@ impl Verbs<'_> {
         request: Option<Request>,
         diverted: impl FnOnce() -> Diverted,
     ) -> Result<()> {
-        let lane = self.table.lane(queue, peer);
-        let mut state = lane.lock();
+        let (lane, mut state, route) = self.carrier_of(self.table.lane(queue, peer));
         // With the lock: what is pushed before the peer's end is known is taken down behind it.
         self.up.ranks().check_alive(peer, "a request to it")?;
         // What was lost shows before a new pair can be used.
@@ -294,9 +300,9 @@ impl Verbs<'_> {
             return Err(self.refused(peer, &format!("the pair of {queue} broke: {why}")));
         }
         let forced = self.table.forced;
-        if !forced && self.is_handed_over(lane) {
-            drop(state);
-            self.post_to_stream(lane, diverted());
+        if !forced && self.is_handed_over(peer, queue) {
+            drop((state, route));
+            self.post_to_stream(peer, diverted());
             return Ok(());
         }
         let up = state.pairing.is_up();
@@ -306,7 +312,8 @@ impl Verbs<'_> {
                 return Err(self.refused(peer, "the RDMA device does not take the memory"));
             }
             _ => {
-                state.push_diverted(queue, diverted());
+                state.push_diverted(lane.queue, diverted());
+                drop(route);
                 self.pump(lane, state);
                 return Ok(());
             }
@@ -325,6 +332,7 @@ impl Verbs<'_> {
             _ => {}
         }
         state.push(request);
+        drop(route);
         if up {
             self.pump(lane, state);
         } else {
@@ -364,23 +372,29 @@ impl Verbs<'_> {
             return;
         }
         for lane in self.table.used(Some(queue)) {
-            let mut state = lane.lock();
+            let (lane, mut state, route) = self.carrier_of(lane);
             // What goes to one that has ended is told as lost.
             if self.up.ranks().check_alive(lane.peer, "a request to it").is_err() {
                 continue;
             }
-            let run = state.take_run();
+            let is_guest = lane.queue != queue;
+            if is_guest && !state.has_of(queue) {
+                continue;
+            }
+            // Runs are of the lane's own queue.
+            let run = if is_guest { None } else { state.take_run() };
             let stream = run.map(|run| run.stream(queue));
             if state.is_unfinished() {
                 let stream = stream.unwrap_or_else(|| count(lane.peer));
                 let requests = run.map_or(1, |run| run.requests);
                 state.push(Request::Finish { stream, requests });
+                drop(route);
                 self.pump(lane, state);
             } else if let Some((stream, run)) = stream.zip(run) {
                 // Reads.
                 let mut ended = Ended::default();
                 state.end_run(stream, run, &mut ended);
-                drop(state);
+                drop((state, route));
                 ended.tell(self.up, lane.peer);
             }
         }
@@ -469,6 +483,9 @@ impl<'a> Verbs<'a> {
             let mut state = lane.lock();
             if state.stop_failed() {
                 failed.push(lane);
+            } else if self.table.forced && state.lacks_pair() && state.has_waiting() {
+                drop(state);
+                self.settle_waiting(lane);
             } else {
                 self.pump(lane, state);
             }

@@ -1,12 +1,12 @@
 //! Pairs as they are made and ended: what the machine of [`pairing`](super::pairing) says, carried
 //! out by the device, and told to the peer by the streams.
 
-use super::budget::{NotMade, PairKind, VARIABLE};
+use super::budget::{NotMade, PairKind};
 use super::ended::{Ended, Failure};
 use super::lane::{Lane, LaneState};
 use super::pairing::{PairState, Step};
 use super::queue_pair::QueuePair;
-use super::{ATOMICS, DeviceTable, STREAM, VISIBLE, Verbs, select};
+use super::{ATOMICS, DeviceTable, STREAM, VISIBLE, Verbs, select, subnet};
 use crate::ids::{QueueId, Rank};
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
@@ -229,9 +229,16 @@ impl Verbs<'_> {
         self.show(lane, &state.pairing);
         if let Some(reason) = state.pairing.refused() {
             let alone = matches!(lane.queue, ATOMICS | VISIBLE);
-            if alone || self.table.forced && lane.queue != STREAM {
+            let (forced, lacks) = (self.table.forced && lane.queue != STREAM, state.lacks_pair());
+            if forced && !alone && lacks && state.has_waiting() {
+                // Whoever looks next has what waits share another pair, or loses it.
+                self.table.has_stalled.store(true, Ordering::Release);
+                self.stream.sets.wakeup.wake();
+            } else if alone || forced {
                 state.lose_all(lane.queue, ended);
-            } else if reason.contains(VARIABLE) {
+            } else if lacks && self.may_share(lane) {
+                log::debug!("{} to {} has no pair: {reason}", lane.queue, lane.peer);
+            } else if lacks {
                 self.table.warn_of_budget(lane.queue, lane.peer, reason);
             } else {
                 self.table.warn_of_streams(lane.queue, lane.peer, reason);
@@ -262,7 +269,7 @@ impl Verbs<'_> {
             }
             Step::Connect(offer) => {
                 let pair = state.pair.as_mut().ok_or_else(|| "there is no pair".to_owned())?;
-                self.table.note_place(peer, offer.gid);
+                self.note_place(peer, offer.gid);
                 pair.connect(&offer)?;
                 state
                     .outbox
@@ -270,9 +277,12 @@ impl Verbs<'_> {
                     .push_back(Pairing::Connected { queue, attempt: offer.attempt });
             }
             Step::Prove => state.prove()?,
-            Step::TakeDown { reason, was_up } => {
+            Step::TakeDown { mut reason, was_up } => {
+                if let Some(sharers) = state.sharing.in_words(queue).filter(|_| was_up) {
+                    reason = format!("{reason}; {sharers}");
+                }
                 log::debug!("{queue} to {peer}: its pair ends: {reason}");
-                if reason != LOST {
+                if !reason.starts_with(LOST) {
                     self.show_failure();
                 }
                 self.table.note_trouble(peer, reason);
@@ -344,6 +354,29 @@ impl Verbs<'_> {
         lane.shown.show(pairing, words, lane.queue == STREAM, kind);
     }
 
+    /// Notes where a peer's port is, and says once if that is another network than this rank's.
+    fn note_place(self, peer: Rank, gid: [u8; 16]) {
+        let (device, ranks) = (&self.table.device, self.up.ranks());
+        let Some(own) = device.handles.port.subnet.filter(|own| !own.contains(gid)) else {
+            return;
+        };
+        let of = |rank: Rank| subnet::in_words(&ranks.cards[rank.index()].networks);
+        let place = format!(
+            "its port {} is not in {own}, the network of {}; a router has to be between (its host \
+             has RoCE ports in {}, this one in {})",
+            select::written(gid),
+            device.description(),
+            of(peer),
+            of(ranks.me)
+        );
+        let mut troubles = self.table.troubles.lock();
+        let known = &mut troubles.entry(peer).or_default().elsewhere;
+        if known.as_ref() != Some(&place) {
+            log::info!("{peer} by RDMA: {place}");
+            *known = Some(place);
+        }
+    }
+
     /// Counts a pair that has failed.
     fn show_failure(self) {
         self.up.ranks().area.own_pairs().failed.fetch_add(1, Ordering::Relaxed);
@@ -358,21 +391,6 @@ impl DeviceTable {
 
     pub(super) fn note_trouble(&self, peer: Rank, reason: String) {
         self.troubles.lock().entry(peer).or_default().reason = reason;
-    }
-
-    /// Notes where a peer's port is, and says once if that is another network than this rank's.
-    pub(super) fn note_place(&self, peer: Rank, gid: [u8; 16]) {
-        let port = &self.device.handles.port;
-        let Some(own) = port.subnet.filter(|own| !own.contains(gid)) else { return };
-        let gid = select::written(gid);
-        let place = format!("its port {gid} is not in {own}, the network of");
-        let place = format!("{place} {}; a router has to be between", self.device.description());
-        let mut troubles = self.troubles.lock();
-        let known = &mut troubles.entry(peer).or_default().elsewhere;
-        if known.as_ref() != Some(&place) {
-            log::info!("{peer} by RDMA: {place}");
-            *known = Some(place);
-        }
     }
 
     /// A reason why a peer's device does not answer, with what is known of its place.
@@ -400,8 +418,8 @@ impl DeviceTable {
         let what = if queue == STREAM { messages() } else { queue.to_string() };
         if self.device.handles.budget.tells() {
             log::warn!(
-                "{what} to {peer}, and further ones for which there is no pair, go by TCP, not by \
-                 the RDMA device: {reason}"
+                "{what} to {peer}, and further ones for which there is no pair, nor one to share, \
+                 go by TCP, not by the RDMA device: {reason}"
             );
         } else {
             log::debug!("{what} to {peer} by TCP: {reason}");

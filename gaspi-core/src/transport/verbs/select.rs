@@ -3,7 +3,8 @@
 //! Invariant: each port that is not used has its reason in words, and the same facts and wishes
 //! always lead to the same choice.
 
-use super::subnet::{HostNetworks, Subnet};
+use super::port_rows::{self, PortRow};
+use super::subnet::{Favoured, HostNetworks, Subnet};
 use super::work::BUFFER_BYTES;
 use crate::config::{DeviceChoice, GidChoice, Network, RdmaParams};
 use std::cmp::Reverse;
@@ -91,6 +92,8 @@ pub(super) struct Wanted<'a> {
     /// The kind of network that the configuration asks for.
     pub(super) network: Option<Network>,
     pub(super) networks: &'a HostNetworks,
+    /// What the ranks have settled, once they know of each other.
+    pub(super) favoured: &'a Favoured,
 }
 
 /// Why there is no device for this rank.
@@ -111,7 +114,7 @@ impl fmt::Display for NoDevice {
 
 /// Why a port is not used.
 #[derive(Debug, Clone, PartialEq, Eq)]
-enum Refusal {
+pub(super) enum Refusal {
     /// Others were named.
     NotNamed(String),
     /// A variable asks for something that it does not have.
@@ -120,7 +123,7 @@ enum Refusal {
 }
 
 impl Refusal {
-    fn reason(&self) -> &str {
+    pub(super) fn reason(&self) -> &str {
         let (Refusal::NotNamed(reason) | Refusal::Wrong(reason) | Refusal::Unusable(reason)) = self;
         reason
     }
@@ -128,22 +131,22 @@ impl Refusal {
 
 /// A port that can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Candidate {
-    gid: GidEntry,
-    pkey_index: u16,
+pub(super) struct Candidate {
+    pub(super) gid: GidEntry,
+    pub(super) pkey_index: u16,
     /// What of RoCE is to be compared, where that is known.
-    subnet: Option<Subnet>,
-    inactive: bool,
-    far: bool,
+    pub(super) subnet: Option<Subnet>,
+    pub(super) inactive: bool,
+    pub(super) far: bool,
 }
 
 /// What was found about a port, or about a device without ports.
 #[derive(Debug, Clone)]
-struct Verdict {
-    device: usize,
+pub(super) struct Verdict {
+    pub(super) device: usize,
     /// Its place in the list of ports.
-    port: Option<usize>,
-    outcome: Result<Candidate, Refusal>,
+    pub(super) port: Option<usize>,
+    pub(super) outcome: Result<Candidate, Refusal>,
 }
 
 /// The port to use.
@@ -158,33 +161,14 @@ pub(super) struct Chosen {
     pub(super) subnet: Option<Subnet>,
 }
 
-/// A port, whether it is used, and why.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct PortRow {
-    /// Device and port.
-    pub(crate) name: String,
-    /// Its state, its link layer, and its GID.
-    pub(crate) state: String,
-    pub(crate) used: bool,
-    /// Whether it could be used.
-    pub(crate) usable: bool,
-    pub(crate) reason: String,
-}
-
-impl fmt::Display for PortRow {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let used = if self.used { "used" } else { "not used" };
-        let colon = if self.state.is_empty() { "" } else { ": " };
-        write!(f, "{}{colon}{}; {used}: {}", self.name, self.state, self.reason)
-    }
-}
-
 /// What came of a choice.
 #[derive(Debug, Clone)]
 pub(super) struct Selection {
     pub(super) chosen: Result<Chosen, NoDevice>,
     /// One for each port, in the order of the devices.
     pub(super) rows: Vec<PortRow>,
+    /// Networks of RoCE ports that could be used, if one of those is: the best one first.
+    pub(super) networks: Vec<Subnet>,
 }
 
 /// A GID as it is written; that of an IPv4 address as `::ffff:10.7.0.1`.
@@ -385,10 +369,11 @@ fn pkey_index(device: &DeviceFacts, port: &PortFacts, key: u16) -> Result<u16, R
 }
 
 /// What ports are compared by; less is better.
-type Order = (bool, bool, bool, Reverse<u32>);
+type Order = (bool, bool, usize, bool, Reverse<u32>);
 
-fn order(candidate: &Candidate, port: &PortFacts) -> Order {
-    (candidate.inactive, port.ethernet, candidate.far, Reverse(port.rate))
+fn order(candidate: &Candidate, port: &PortFacts, favoured: &Favoured) -> Order {
+    let network = favoured.place_of(candidate.subnet);
+    (candidate.inactive, port.ethernet, network, candidate.far, Reverse(port.rate))
 }
 
 /// Whether what one port reaches can be expected of another one.
@@ -415,7 +400,7 @@ pub(super) fn choose(devices: &[DeviceFacts], wanted: Wanted<'_>) -> Selection {
         })
     };
     let order_of = |(device, port, candidate): &(usize, usize, &Candidate)| {
-        order(candidate, &devices[*device].ports[*port])
+        order(candidate, &devices[*device].ports[*port], wanted.favoured)
     };
     let first = usable().min_by_key(|one| (order_of(one), tie_break(one.2)));
     let equal: Vec<_> = first.map_or_else(Vec::new, |first| {
@@ -439,8 +424,18 @@ pub(super) fn choose(devices: &[DeviceFacts], wanted: Wanted<'_>) -> Selection {
             Ok(Chosen { device, port, gid, pkey_index, mtu, subnet })
         }
     };
-    let rows = rows(devices, &verdicts, &chosen, (turn, equal.len()), wanted.place.nth);
-    Selection { chosen, rows }
+    let rows = port_rows::of(devices, &verdicts, &chosen, (turn, equal.len()), wanted);
+    let mut like_first: Vec<_> = usable()
+        .map(|one| (order(one.2, &devices[one.0].ports[one.1], &Favoured::default()), one.2))
+        .collect();
+    like_first.sort_by_key(|(order, candidate)| (*order, tie_break(candidate)));
+    let kind = like_first.first().map(|(order, _)| (order.0, order.1));
+    let mut networks = Vec::new();
+    for (order, candidate) in like_first {
+        let network = candidate.subnet.filter(|network| !networks.contains(network));
+        networks.extend(network.filter(|_| Some((order.0, order.1)) == kind));
+    }
+    Selection { chosen, rows, networks }
 }
 
 fn verdicts(devices: &[DeviceFacts], wanted: Wanted<'_>) -> Vec<Verdict> {
@@ -480,100 +475,6 @@ fn nothing(devices: &[DeviceFacts], verdicts: &[Verdict]) -> NoDevice {
         .collect();
     reasons.dedup();
     NoDevice::Missing(reasons.join("; "))
-}
-
-fn rows(
-    devices: &[DeviceFacts],
-    verdicts: &[Verdict],
-    chosen: &Result<Chosen, NoDevice>,
-    (turn, equal): (usize, usize),
-    nth: u32,
-) -> Vec<PortRow> {
-    let usable = verdicts.iter().filter(|verdict| verdict.outcome.is_ok()).count();
-    let row = |verdict: &Verdict| {
-        let device = &devices[verdict.device];
-        let port = verdict.port.map(|at| &device.ports[at]);
-        let is_it =
-            |chosen: &Chosen| chosen.device == verdict.device && Some(chosen.port) == verdict.port;
-        let used = chosen.as_ref().is_ok_and(is_it);
-        let reason = match &verdict.outcome {
-            Err(refusal) => refusal.reason().to_owned(),
-            Ok(_) if used && usable == 1 => "the only port that can be used".to_owned(),
-            Ok(candidate) if used => {
-                let mut reason = best_of(device, candidate);
-                if equal > 1 {
-                    reason += &format!(
-                        "; number {} of {equal} equal ports, for rank {nth} of the node",
-                        turn + 1
-                    );
-                }
-                reason
-            }
-            Ok(candidate) => match chosen {
-                Ok(chosen) => not_chosen(devices, verdict, candidate, chosen),
-                Err(error) => error.to_string(),
-            },
-        };
-        let gid = verdict.outcome.as_ref().ok().map(|candidate| candidate.gid);
-        let name = match port {
-            Some(port) => format!("{}, port {}", device.name, port.number),
-            None => device.name.clone(),
-        };
-        let state = port.map_or_else(String::new, |port| state(port, gid));
-        PortRow { name, state, used, usable: verdict.outcome.is_ok(), reason }
-    };
-    verdicts.iter().map(row).collect()
-}
-
-/// A port in words.
-fn state(port: &PortFacts, gid: Option<GidEntry>) -> String {
-    let state = if port.active { "active" } else { "not active" };
-    let layer = if port.ethernet { "Ethernet" } else { "InfiniBand" };
-    // That of a port which is not used is the one that it would be reached by.
-    match gid.or_else(|| best_gid(&port.gids, None)) {
-        Some(gid) => format!("{state}, {layer}, GID {gid}"),
-        None => format!("{state}, {layer}, no GID"),
-    }
-}
-
-fn best_of(device: &DeviceFacts, candidate: &Candidate) -> String {
-    let node = device.numa_node.map_or(String::new(), |node| format!(" (NUMA node {node})"));
-    match (&device.near_cores, candidate.far) {
-        (_, true) => format!("no device is near the cores of this rank{node}"),
-        (Some(_), false) => format!("near the cores of this rank{node}"),
-        (None, false) => "the first of the best".to_owned(),
-    }
-}
-
-fn not_chosen(
-    devices: &[DeviceFacts],
-    verdict: &Verdict,
-    candidate: &Candidate,
-    chosen: &Chosen,
-) -> String {
-    let best = &devices[chosen.device].ports[chosen.port];
-    let Some(port) = verdict.port.map(|at| &devices[verdict.device].ports[at]) else {
-        return String::new();
-    };
-    let better = format!("{}, port {}", devices[chosen.device].name, best.number);
-    let node = devices[verdict.device].numa_node;
-    let node = node.map_or(String::new(), |node| format!(" (NUMA node {node})"));
-    if candidate.inactive && best.active {
-        format!("not active, as {better} is")
-    } else if port.ethernet && !best.ethernet {
-        format!("InfiniBand comes before it: {better}")
-    } else if candidate.far {
-        format!("far from the cores of this rank{node}: {better} is used")
-    } else if port.rate < best.rate {
-        format!("slower than {better}")
-    } else if let Some((own, used)) = candidate.subnet.zip(chosen.subnet).filter(|(a, b)| a != b) {
-        format!(
-            "in network {own}, {better} in {used}: this rank uses that; name both with \
-             GASPI_IB_DEVICE if they reach each other"
-        )
-    } else {
-        format!("as good as {better}, which this rank uses")
-    }
 }
 
 #[cfg(test)]

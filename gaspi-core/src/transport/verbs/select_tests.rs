@@ -1,5 +1,6 @@
 //! The choice over devices that no machine needs to have.
 
+use super::super::subnet;
 use super::*;
 use proptest::prelude::*;
 
@@ -58,12 +59,14 @@ struct Asked {
     place: Place,
     network: Option<Network>,
     networks: HostNetworks,
+    favoured: Favoured,
 }
 
 impl Asked {
     fn of(&self, devices: &[DeviceFacts]) -> Selection {
-        let Asked { choice, params, place, network, networks } = self;
-        choose(devices, Wanted { choice, params, place, network: *network, networks })
+        let Asked { choice, params, place, networks, favoured, .. } = self;
+        let network = self.network;
+        choose(devices, Wanted { choice, params, place, network, networks, favoured })
     }
 }
 
@@ -200,6 +203,40 @@ fn ports_of_other_networks_do_not_count_as_equal_unless_they_are_named() {
     asked.choice.devices.clear();
     asked.networks.0.iter_mut().for_each(|(_, prefix)| *prefix = 8);
     assert_eq!(turns(&mut asked), ["a", "b", "c"], "one network");
+}
+
+#[test]
+fn a_network_that_the_ranks_share_comes_before_a_faster_port() {
+    // On this host the first one is faster and near, on the other hosts its network is unknown.
+    let mut devices = [device("a"), device("b"), device("c")];
+    for (device, address) in devices.iter_mut().zip(["10.7.0.1", "10.8.0.1", "10.9.0.1"]) {
+        device.ports[0].gids = vec![gid(0, GidKind::RoceV2, address)];
+        device.near_cores = Some(vec![2]);
+    }
+    (devices[0].near_cores, devices[0].ports[0].rate) = (Some(vec![1]), 200);
+    let mut asked = for_rank(0, 1);
+    let own = ["10.7.0.1", "10.8.0.1", "10.9.0.1"];
+    asked.networks =
+        HostNetworks(own.iter().map(|own| (own.parse().expect("an address"), 24)).collect());
+    let alone = asked.of(&devices);
+    let told = |selection: &Selection| -> Vec<_> {
+        selection.networks.iter().map(|network| network.parts()).collect()
+    };
+    let networks = told(&alone);
+    let in_words = subnet::in_words(&networks);
+    assert_eq!(in_words, "10.7.0.0/24, 10.8.0.0/24, 10.9.0.0/24", "the best one first");
+    assert_eq!(alone.chosen.map(|chosen| chosen.device), Ok(0));
+    // Others have the second and the third one.
+    asked.favoured = subnet::favoured([&networks[..], &networks[1..], &networks[1..]].into_iter());
+    let found = asked.of(&devices);
+    assert_eq!(found.chosen.as_ref().map(|chosen| chosen.device), Ok(1));
+    assert_eq!(told(&found), networks, "what a rank tells does not depend on the others");
+    let reason = &found.rows[0].reason;
+    assert!(reason.contains("10.7.0.0/24, b, port 1 in 10.8.0.0/24, which the ranks"), "{reason}");
+    // InfiniBand needs no network of theirs.
+    devices[2].ports[0].ethernet = false;
+    let found = asked.of(&devices);
+    assert_eq!((found.chosen.map(|chosen| chosen.device), found.networks), (Ok(2), Vec::new()));
 }
 
 #[test]

@@ -40,6 +40,16 @@ const BEING_MADE: u8 = 1;
 const UP: u8 = 2;
 
 impl Shown {
+    /// Whether the pair was up when it was counted last, for threads without the lane's lock.
+    pub(super) fn is_up(&self) -> bool {
+        self.counted.load(Ordering::Relaxed) == UP
+    }
+
+    /// The same of one that is being made.
+    pub(super) fn is_being_made(&self) -> bool {
+        self.counted.load(Ordering::Relaxed) == BEING_MADE
+    }
+
     /// Counts a lane, whose lock the caller holds, as its pair is now, and notes its attempt. Lanes
     /// of messages are counted besides; `kind` is that of the words.
     pub(super) fn show(&self, pairing: &PairState, words: &PairWords, messages: bool, kind: u32) {

@@ -2,6 +2,8 @@
 //! reach each other; others do where a router is between.
 
 use crate::os::interfaces;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -24,6 +26,15 @@ impl Subnet {
         Subnet { network: u128::from(address) & mask(prefix), prefix }
     }
 
+    /// An address in it, and its bits of network.
+    pub(super) fn parts(self) -> (IpAddr, u8) {
+        let address = Ipv6Addr::from(self.network);
+        match (address.to_ipv4_mapped(), self.prefix.checked_sub(96)) {
+            (Some(address), Some(prefix)) => (address.into(), prefix as u8),
+            _ => (address.into(), self.prefix as u8),
+        }
+    }
+
     /// Whether an end with this GID is in it.
     pub(super) fn contains(self, gid: [u8; 16]) -> bool {
         u128::from_be_bytes(gid) & mask(self.prefix) == self.network
@@ -36,11 +47,45 @@ fn mask(prefix: u32) -> u128 {
 
 impl fmt::Display for Subnet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let address = Ipv6Addr::from(self.network);
-        match (address.to_ipv4_mapped(), self.prefix.checked_sub(96)) {
-            (Some(address), Some(prefix)) => write!(f, "{address}/{prefix}"),
-            _ => write!(f, "{address}/{}", self.prefix),
+        let (address, prefix) = self.parts();
+        write!(f, "{address}/{prefix}")
+    }
+}
+
+/// Networks of a rank's RoCE ports, in words.
+pub(super) fn in_words(networks: &[(IpAddr, u8)]) -> String {
+    let all: Vec<String> = networks
+        .iter()
+        .map(|(address, prefix)| Subnet::of(*address, *prefix).to_string())
+        .collect();
+    if all.is_empty() { "unknown networks".to_owned() } else { all.join(", ") }
+}
+
+/// The networks of all ranks' RoCE ports, the best one first: one that more ranks have, then one
+/// that they like better, then the lowest. Each rank uses the first one that it has, so that ranks
+/// with a network in common to all use the same.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Favoured(Vec<Subnet>);
+
+/// What ranks have told each other, each its networks, the one it likes best first.
+pub(crate) fn favoured<'a>(told: impl Iterator<Item = &'a [(IpAddr, u8)]>) -> Favoured {
+    let mut votes: BTreeMap<Subnet, (usize, usize)> = BTreeMap::new();
+    for networks in told {
+        for (place, (address, prefix)) in networks.iter().enumerate() {
+            let (ranks, places) = votes.entry(Subnet::of(*address, *prefix)).or_default();
+            (*ranks, *places) = (*ranks + 1, *places + place);
         }
+    }
+    let mut all: Vec<_> = votes.into_iter().collect();
+    all.sort_by_key(|(network, (ranks, places))| (Reverse(*ranks), *places, *network));
+    Favoured(all.into_iter().map(|(network, _)| network).collect())
+}
+
+impl Favoured {
+    /// Less is better.
+    pub(super) fn place_of(&self, network: Option<Subnet>) -> usize {
+        let found = self.0.iter().position(|other| Some(*other) == network);
+        found.unwrap_or(self.0.len())
     }
 }
 
@@ -49,7 +94,11 @@ impl fmt::Display for Subnet {
 pub(super) struct HostNetworks(pub(super) Vec<(IpAddr, u8)>);
 
 impl HostNetworks {
-    pub(super) fn read() -> HostNetworks {
+    /// Those of the host, or what a test says in their place.
+    pub(super) fn read(instead: Option<&[(IpAddr, u8)]>) -> HostNetworks {
+        if let Some(all) = instead {
+            return HostNetworks(all.to_vec());
+        }
         let all = interfaces::list().into_iter();
         HostNetworks(all.map(|interface| (interface.address, interface.prefix)).collect())
     }
@@ -78,6 +127,32 @@ mod tests {
             IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
             IpAddr::V6(address) => address.octets(),
         }
+    }
+
+    #[test]
+    fn ranks_favour_the_network_that_most_have() {
+        let favour = |told: &[&[&str]]| {
+            let parse = |text: &&str| {
+                let (address, prefix) = text.split_once('/').expect("a prefix");
+                (address.parse().expect("an address"), prefix.parse().expect("bits"))
+            };
+            let told: Vec<Vec<(IpAddr, u8)>> =
+                told.iter().map(|list| list.iter().map(parse).collect()).collect();
+            let Favoured(all) = favoured(told.iter().map(Vec::as_slice));
+            all.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        const ONE: &str = "10.1.0.0/16";
+        const TWO: &str = "10.2.0.0/16";
+        const SIX: &str = "2001:db8::/64";
+        assert_eq!(favour(&[&[], &[]]), [""; 0]);
+        assert_eq!(favour(&[&[ONE, TWO], &[TWO, SIX], &[]]), [TWO, ONE, SIX]);
+        // All have both: what they like better, and where that is undecided the lowest.
+        assert_eq!(favour(&[&[TWO, ONE], &[TWO, ONE], &[ONE, TWO]]), [TWO, ONE]);
+        assert_eq!(favour(&[&[TWO, ONE], &[ONE, TWO]]), [ONE, TWO]);
+        assert_eq!(in_words(&[("10.2.3.4".parse().expect("v4"), 16)]), TWO);
+        let all = favoured([[("10.2.0.0".parse().expect("v4"), 16)].as_slice()].into_iter());
+        let of = |bits| Some(Subnet::of("10.2.3.4".parse().expect("v4"), bits));
+        assert_eq!((all.place_of(of(16)), all.place_of(of(24)), all.place_of(None)), (0, 1, 1));
     }
 
     #[test]
