@@ -45,11 +45,12 @@ impl Check {
 }
 
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 12] = [
+pub(super) const CHECKS: [Check; 13] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
     check("one/verbs", 1, 180, include_str!("checks/verbs.sh")).outside(),
+    check("one/faults", 1, 240, include_str!("checks/faults.sh")).outside(),
     check("one/bench", 1, 180, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),
@@ -62,7 +63,7 @@ pub(super) const CHECKS: [Check; 12] = [
 ];
 
 /// The C programs of the tests that checks run, below the root of the checkout.
-pub(super) const PROGRAMS: [&str; 9] = [
+pub(super) const PROGRAMS: [&str; 10] = [
     "tests/c/atomics.c",
     "tests/c/groups.c",
     "tests/c/notifications.c",
@@ -71,6 +72,7 @@ pub(super) const PROGRAMS: [&str; 9] = [
     "tests/c/queues.c",
     "tests/c/segments.c",
     "tests/c/threads.c",
+    "tests/guests/faults.c",
     "tests/guests/ring.c",
 ];
 

@@ -27,6 +27,8 @@ use crate::{Result, build, process, unknown, workspace};
 const BOOT_S: u64 = 90;
 /// The directory of a run, with its process behind it.
 const RUNS: &str = "rxe";
+/// What plays failures between the library and a device.
+const FAULTY_VERBS: &str = "gaspi-faulty-verbs";
 /// A guest ends by itself after this, whatever becomes of xtask.
 const GUEST_S: u64 = 900;
 
@@ -73,6 +75,7 @@ pub(crate) fn stage(context: &Context) -> Result<Count> {
 }
 
 fn run_checks(options: &Options) -> Result<Count> {
+    process::run(workspace::cargo().args(["build", "--release", "-p", FAULTY_VERBS]))?;
     remove_leftovers()?;
     let directory = workspace::scratch_of_process(RUNS)?;
     let result = run_in(options, &directory);
@@ -115,7 +118,7 @@ fn run_in(options: &Options, directory: &Path) -> Result<Count> {
     } else {
         let packages = Packages::provide()?;
         let initramfs = directory.join("initramfs");
-        let names = build::tools().into_iter().chain(["libgaspi.so"]);
+        let names = build::tools().into_iter().chain(["libgaspi.so", "libgaspi_faulty_verbs.so"]);
         let others: Vec<PathBuf> = names.map(|name| workspace::release().join(name)).collect();
         initramfs::make(&packages, &others, &initramfs)?;
         for guests in [1, 2] {

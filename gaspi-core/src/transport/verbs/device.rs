@@ -89,6 +89,8 @@ pub(crate) struct Device {
     pairs: Option<u32>,
     /// Whether the rank has what it takes to vouch for it.
     pub(super) vouches: AtomicBool,
+    /// A completion queue could not be looked at: what is under way may never be heard of.
+    is_blind: AtomicBool,
 }
 
 impl super::DeviceTable {
@@ -117,8 +119,17 @@ impl Device {
         let handles = Arc::new(handles);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
         let DeviceChoice { write_end, messages, pairs, .. } = wishes.choice;
-        let vouches = AtomicBool::new(false);
-        Ok(Device { flush_target, handles, description, rows, write_end, messages, pairs, vouches })
+        Ok(Device {
+            flush_target,
+            handles,
+            description,
+            rows,
+            write_end,
+            messages,
+            pairs,
+            vouches: AtomicBool::new(false),
+            is_blind: AtomicBool::new(false),
+        })
     }
 
     /// So many ranks of this machine use it, this one among them: settles how many pairs it has.
@@ -193,15 +204,28 @@ impl Device {
             if taken == completions.len() {
                 break;
             }
-            taken += poll(sent.queue, &mut completions[taken..]);
+            taken += self.poll(sent.queue, &mut completions[taken..]);
         }
         &completions[..taken]
     }
 
     /// Takes messages that have come.
     pub(super) fn poll_received<'a>(&self, completions: &'a mut [Completion]) -> &'a [Completion] {
-        let taken = poll(self.handles.received, completions);
+        let taken = self.poll(self.handles.received, completions);
         &completions[..taken]
+    }
+
+    fn poll(&self, queue: NonNull<sys::ibv_cq>, completions: &mut [Completion]) -> usize {
+        let taken = poll(queue, completions);
+        if taken < 0 {
+            self.is_blind.store(true, Ordering::Relaxed);
+        }
+        usize::try_from(taken).unwrap_or(0)
+    }
+
+    /// Whether a completion queue has failed since this was asked.
+    pub(super) fn take_blindness(&self) -> bool {
+        self.is_blind.load(Ordering::Relaxed) && self.is_blind.swap(false, Ordering::Relaxed)
     }
 
     /// Has the channel say when the next completion comes.
@@ -349,15 +373,15 @@ fn survive_forks(library: &Library) -> Result<(), String> {
     check(unsafe { (library.ibv_fork_init)() }, "ibv_fork_init")
 }
 
-/// Takes completions of a queue.
-fn poll(queue: NonNull<sys::ibv_cq>, into: &mut [Completion]) -> usize {
+/// Takes completions of a queue; below 0 if the device cannot tell any more what has completed.
+fn poll(queue: NonNull<sys::ibv_cq>, into: &mut [Completion]) -> i32 {
     // SAFETY: plain numbers.
     let mut found: [sys::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
     let room = into.len().min(BATCH) as i32;
     // SAFETY: there is room for so many.
     let taken = unsafe { inline::ibv_poll_cq(queue.as_ptr(), room, found.as_mut_ptr()) };
-    let taken = usize::try_from(taken).unwrap_or(0);
-    for (completion, found) in into.iter_mut().zip(&found[..taken]) {
+    let found = &found[..usize::try_from(taken).unwrap_or(0)];
+    for (completion, found) in into.iter_mut().zip(found) {
         let outcome = match found.status {
             sys::IBV_WC_SUCCESS => Outcome::Done,
             status => Outcome::Failed { status, vendor: found.vendor_err },
@@ -404,7 +428,7 @@ impl Handles {
             (domain, channel, received, receives)
         };
         let (Some(domain), Some(channel), Some(received), Some(receives)) = made else {
-            let reason = last_error("making queues on it");
+            let reason = last_error(&format!("making queues on {name}"));
             let (domain, channel, received, receives) = made;
             // SAFETY: made above, given back once.
             unsafe {

@@ -433,6 +433,9 @@ impl<'a> Verbs<'a> {
             busy = true;
             self.received(&mut receives, completion);
         }
+        if self.table.device.take_blindness() {
+            self.end_device();
+        }
         if self.table.has_stalled.swap(false, Ordering::AcqRel) {
             busy |= self.go_on(&mut receives);
         }
