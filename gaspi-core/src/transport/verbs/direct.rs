@@ -144,8 +144,11 @@ impl Direct {
     }
 
     /// Lets the thread of `slot` post without the lock, unless the device cannot send a
-    /// notification in line.
+    /// notification in line, or has refused a request of this pair.
     pub(super) fn give(&self, slot: &Slot, poster: Poster, limits: Limits, size_max: u64) -> bool {
+        if self.refused.load(PLAIN) != 0 {
+            return false;
+        }
         let Limits { depth, inline, message, .. } = limits;
         // Half of the send queue at most is unsignalled.
         let unsignalled = u64::from((depth / 2).clamp(1, SIGNAL_EVERY));
