@@ -45,7 +45,7 @@ impl Check {
 }
 
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 13] = [
+pub(super) const CHECKS: [Check; 14] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
@@ -56,6 +56,7 @@ pub(super) const CHECKS: [Check; 13] = [
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),
     check("two/job", 2, 120, include_str!("checks/job.sh")),
     check("two/verbs", 2, 180, include_str!("checks/two_verbs.sh")),
+    check("two/kill", 2, 60, include_str!("checks/kill.sh")),
     check("two/cut", 2, 120, include_str!("checks/cut.sh")),
     check("two/long_cut", 2, 60, include_str!("checks/long_cut.sh")),
     // The last one: a guest is gone after it.
