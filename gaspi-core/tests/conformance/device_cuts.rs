@@ -75,6 +75,39 @@ fn a_longer_cut_costs_what_was_under_way_there() {
     });
 }
 
+fn all_that_is_flushed_at_once_finds_room_in_the_completion_queues() {
+    const QUEUES: std::ops::Range<u8> = 0..8;
+    run_without_messages(2, "time_scale=0,max_cqe=256", |rt, fabric| {
+        make(rt, S0, 8192);
+        let write = |queue| rt.write(&eight(Rank(1)), QueueId(queue), LIMIT).expect("posted");
+        if rt.rank() == Rank(0) {
+            for queue in QUEUES {
+                write(queue);
+                rt.wait(QueueId(queue), LIMIT).expect("its pair is up");
+            }
+            fabric.link(0, 1, 0);
+            for queue in QUEUES {
+                (0..100).for_each(|_| write(queue));
+            }
+            // Nobody takes completions meanwhile.
+            fabric.stop(0, 1);
+            for _ in 0..20 {
+                fabric.advance(100 * SECOND_NS);
+            }
+            fabric.link(0, 1, 1);
+            fabric.stop(0, 0);
+            for queue in QUEUES {
+                let reason = rt.wait(QueueId(queue), LIMIT).expect_err("it was cut").to_string();
+                assert!(reason.contains("answer"), "queue {queue}: {reason}");
+                rt.queue_purge(QueueId(queue), LIMIT).expect("purge");
+                write(queue);
+                rt.wait(QueueId(queue), LIMIT).expect("it is reached again");
+            }
+        }
+        meet(rt);
+    });
+}
+
 fn a_segment_is_deleted_under_the_writes_of_several_peers() {
     let ready = Barrier::new(4);
     run_with_devices(4, "", |rt, _| {
@@ -197,5 +230,6 @@ tests! {
         a_peer_that_leaves_while_a_pair_is_made_is_an_error_and_no_hang,
         a_queue_is_deleted_with_requests_under_way,
         a_rank_on_another_network_costs_the_requests_to_it,
-        a_segment_is_deleted_under_the_writes_of_several_peers;
+        a_segment_is_deleted_under_the_writes_of_several_peers,
+        all_that_is_flushed_at_once_finds_room_in_the_completion_queues;
 }
