@@ -251,7 +251,7 @@ static void requests(void) {
   }
   lose_registration();
   exchange();
-  /* A receive that cannot be posted is posted later, an event that cannot be asked for is missed. */
+  /* A receive that cannot be posted is posted later; an event that was not asked for is missed. */
   CHECK(refuse("post_srq_recv", 1, ENOMEM) == 0);
   CHECK(refuse("req_notify_cq", 1, EIO) == 0);
   for (int round = 0; round < 5; round++) {

@@ -59,6 +59,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             _ => options.filters.push(argument.clone()),
         }
     }
+    if let Some(device) = &options.device {
+        find_card(device)?;
+    }
     build::release()?;
     let count = run_checks(&options)?;
     println!("\n{} passed, {} failed", count.passed, count.failed);
@@ -66,6 +69,21 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
         Count { passed: 0, failed: 0 } => Err("no check has such a name; --list shows all".into()),
         Count { failed: 0, .. } => Ok(()),
         _ => Err(String::new()),
+    }
+}
+
+/// Fails unless this machine has the card, and tells which ones it has.
+fn find_card(device: &str) -> Result<()> {
+    const CARDS: &str = "/sys/class/infiniband";
+    let cards = workspace::entries(Path::new(CARDS)).unwrap_or_default();
+    let name = |card: &PathBuf| card.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names: Vec<String> = cards.iter().map(name).collect();
+    match names.iter().any(|name| name == device) {
+        true => Ok(()),
+        false if names.is_empty() => {
+            Err(format!("this machine has no RDMA card: {CARDS} is empty or not there"))
+        }
+        false => Err(format!("this machine has no card {device}; there are: {}", names.join(", "))),
     }
 }
 
@@ -103,13 +121,6 @@ fn run_in(options: &Options, directory: &Path) -> Result<Count> {
     compile(&directory.join(guest::PROGRAMS))?;
     let mut results = Results::default();
     if let Some(device) = &options.device {
-        let card = Path::new("/sys/class/infiniband").join(device);
-        if !card.exists() {
-            return Err(format!(
-                "this machine has no card {device}: {} is not there",
-                card.display()
-            ));
-        }
         for check in CHECKS.iter().filter(|check| check.outside && is_chosen(check, options)) {
             let start = Instant::now();
             let report = checks::run_outside(check, device, &directory.join(guest::PROGRAMS))?;

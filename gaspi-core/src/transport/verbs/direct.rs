@@ -81,6 +81,13 @@ impl Direct {
         self.bias.take();
     }
 
+    /// The same to post something, unless the device has refused a request: the completion of what
+    /// follows would count that as done.
+    pub(super) fn take_to_post(&self) -> Result<(), String> {
+        self.bias.take();
+        self.refusal().map_or(Ok(()), Err)
+    }
+
     pub(super) fn next(&self) -> u64 {
         self.next.load(PLAIN)
     }

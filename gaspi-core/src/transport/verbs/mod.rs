@@ -12,6 +12,7 @@ mod atomic_calls;
 mod atomics;
 mod budget;
 mod byte_stream;
+mod completions;
 mod device;
 mod diagnostics;
 mod direct;
