@@ -78,23 +78,28 @@ fn additions_wrap() {
 }
 
 fn they_are_atomic_against_the_owners_own_instructions() {
-    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+    let done = AtomicBool::new(false);
     run(2, |rt| {
         make(rt, S0, 64);
+        let mut own = 0;
         if rt.rank() == Rank(0) {
             let word = rt.segment_ptr(S0).expect("pointer").cast::<AtomicU64>();
-            for _ in 0..10_000 {
+            // As long as the other rank adds, which may take its time over a network.
+            while !done.load(Ordering::Relaxed) {
                 // SAFETY: the segment lives, is aligned, and is only accessed by atomics here.
                 unsafe { &*word }.fetch_add(1, Ordering::Relaxed);
+                own += 1;
             }
         } else {
             for _ in 0..10_000 {
                 rt.atomic_fetch_add(S0, 0, Rank(0), 1, LIMIT).expect("add");
             }
+            done.store(true, Ordering::Relaxed);
         }
         meet(rt);
         if rt.rank() == Rank(0) {
-            assert_eq!(get_u64(rt, S0, 0), 20_000);
+            assert_eq!(get_u64(rt, S0, 0), own + 10_000);
         }
         meet(rt);
     });

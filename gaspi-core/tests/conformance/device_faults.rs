@@ -134,6 +134,50 @@ fn a_post_that_the_device_refuses_costs_its_queue_only() {
     });
 }
 
+fn a_post_that_is_refused_is_never_lost_in_silence() {
+    run_without_messages(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, 1);
+        if rt.rank() == Rank(0) {
+            // Whatever is posted behind it, and whoever looks when.
+            for round in 0..3000u64 {
+                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+                rt.wait(Q0, LIMIT).expect("a pair that is up");
+                fabric.refuse(0, "post_send", round % 8 + 1, 12);
+                let write = || rt.write(&eight(Rank(1)), Q0, LIMIT);
+                let posted = (0..8).try_for_each(|_| write());
+                let done = posted.and_then(|()| rt.wait(Q0, LIMIT));
+                assert!(matches!(done, Err(Error::RequestFailed { .. })), "{round}: {done:?}");
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            }
+        }
+        meet(rt);
+    });
+}
+
+fn a_device_whose_completions_cannot_be_had_has_failed() {
+    run_without_messages(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, 1);
+        if rt.rank() == Rank(0) {
+            fabric.refuse(0, "poll_cq", 1, 5);
+            let posted = || rt.write(&eight(Rank(1)), Q0, LIMIT);
+            let mut done = Ok(());
+            within(LIMIT_OF_CHANGE, "an error", || {
+                while done.is_ok() {
+                    done = posted().and_then(|()| rt.wait(Q0, LIMIT));
+                }
+            });
+            let Err(Error::RequestFailed { queue: Q0, reason, .. }) = done else {
+                panic!("{done:?}");
+            };
+            assert!(reason.contains("this rank's device has failed"), "{reason}");
+            rt.queue_purge(Q0, LIMIT).expect("purge");
+        }
+        meet(rt);
+    });
+}
+
 fn a_queue_is_purged_with_requests_under_way() {
     run_with_devices(2, "", |rt, _| {
         make(rt, S0, 1 << 16);
@@ -175,6 +219,8 @@ fn memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment
 
 tests! {
     VERBS:
+        a_device_whose_completions_cannot_be_had_has_failed,
+        a_post_that_is_refused_is_never_lost_in_silence,
         a_post_that_the_device_refuses_costs_its_queue_only,
         a_queue_is_purged_with_requests_under_way,
         a_wait_for_a_notification_outlasts_a_pair_that_failed,

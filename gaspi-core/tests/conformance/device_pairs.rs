@@ -135,19 +135,24 @@ fn a_peer_that_dies_while_a_pair_is_made_is_an_error_and_no_hang() {
 }
 
 fn a_device_that_refuses_a_step_of_pairing_costs_its_queue_only() {
-    // Setting up, connecting, making ready to send: at either end; the next queue has its pair.
-    for (device, nth) in [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3)] {
+    // Setting up, connecting, making ready to send, at either end, and the write that proves the
+    // way. The next queue has its pair, and after a purge the same one.
+    let made = |device| [1, 2, 3].map(|nth| (device, "modify_qp", nth));
+    for (device, call, nth) in [made(0), made(1)].concat().into_iter().chain([(0, "post_send", 1)])
+    {
         run_without_messages(2, "", |rt, fabric| {
             make(rt, S0, 8192);
             meet(rt);
             if rt.rank() == Rank(0) {
-                fabric.refuse(device, "modify_qp", nth, 12);
+                fabric.refuse(device, call, nth, 12);
                 let written =
                     rt.write(&eight(Rank(1)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
                 fails!(written, Error::RequestFailed { queue: Q0, .. });
                 rt.queue_purge(Q0, LIMIT).expect("purge");
                 rt.write(&eight(Rank(1)), Q1, LIMIT).expect("posted");
                 rt.wait(Q1, LIMIT).expect("the other queue has a pair");
+                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+                rt.wait(Q0, LIMIT).expect("a pair that can be made now");
             }
             meet(rt);
         });

@@ -45,16 +45,18 @@ impl Check {
 }
 
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 12] = [
+pub(super) const CHECKS: [Check; 14] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
     check("one/verbs", 1, 180, include_str!("checks/verbs.sh")).outside(),
+    check("one/faults", 1, 240, include_str!("checks/faults.sh")).outside(),
     check("one/bench", 1, 180, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),
     check("two/job", 2, 120, include_str!("checks/job.sh")),
     check("two/verbs", 2, 180, include_str!("checks/two_verbs.sh")),
+    check("two/kill", 2, 60, include_str!("checks/kill.sh")),
     check("two/cut", 2, 120, include_str!("checks/cut.sh")),
     check("two/long_cut", 2, 60, include_str!("checks/long_cut.sh")),
     // The last one: a guest is gone after it.
@@ -62,7 +64,7 @@ pub(super) const CHECKS: [Check; 12] = [
 ];
 
 /// The C programs of the tests that checks run, below the root of the checkout.
-pub(super) const PROGRAMS: [&str; 9] = [
+pub(super) const PROGRAMS: [&str; 10] = [
     "tests/c/atomics.c",
     "tests/c/groups.c",
     "tests/c/notifications.c",
@@ -71,6 +73,7 @@ pub(super) const PROGRAMS: [&str; 9] = [
     "tests/c/queues.c",
     "tests/c/segments.c",
     "tests/c/threads.c",
+    "tests/guests/faults.c",
     "tests/guests/ring.c",
 ];
 

@@ -27,6 +27,8 @@ use crate::{Result, build, process, unknown, workspace};
 const BOOT_S: u64 = 90;
 /// The directory of a run, with its process behind it.
 const RUNS: &str = "rxe";
+/// What plays failures between the library and a device.
+const FAULTY_VERBS: &str = "gaspi-faulty-verbs";
 /// A guest ends by itself after this, whatever becomes of xtask.
 const GUEST_S: u64 = 900;
 
@@ -57,6 +59,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             _ => options.filters.push(argument.clone()),
         }
     }
+    if let Some(device) = &options.device {
+        find_card(device)?;
+    }
     build::release()?;
     let count = run_checks(&options)?;
     println!("\n{} passed, {} failed", count.passed, count.failed);
@@ -67,12 +72,28 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
     }
 }
 
+/// Fails unless this machine has the card, and tells which ones it has.
+fn find_card(device: &str) -> Result<()> {
+    const CARDS: &str = "/sys/class/infiniband";
+    let cards = workspace::entries(Path::new(CARDS)).unwrap_or_default();
+    let name = |card: &PathBuf| card.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let names: Vec<String> = cards.iter().map(name).collect();
+    match names.iter().any(|name| name == device) {
+        true => Ok(()),
+        false if names.is_empty() => {
+            Err(format!("this machine has no RDMA card: {CARDS} is empty or not there"))
+        }
+        false => Err(format!("this machine has no card {device}; there are: {}", names.join(", "))),
+    }
+}
+
 /// The stage of `cargo xtask test`, after the release build.
 pub(crate) fn stage(context: &Context) -> Result<Count> {
     run_checks(&Options { device: None, filters: context.filters.clone() })
 }
 
 fn run_checks(options: &Options) -> Result<Count> {
+    process::run(workspace::cargo().args(["build", "--release", "-p", FAULTY_VERBS]))?;
     remove_leftovers()?;
     let directory = workspace::scratch_of_process(RUNS)?;
     let result = run_in(options, &directory);
@@ -100,13 +121,6 @@ fn run_in(options: &Options, directory: &Path) -> Result<Count> {
     compile(&directory.join(guest::PROGRAMS))?;
     let mut results = Results::default();
     if let Some(device) = &options.device {
-        let card = Path::new("/sys/class/infiniband").join(device);
-        if !card.exists() {
-            return Err(format!(
-                "this machine has no card {device}: {} is not there",
-                card.display()
-            ));
-        }
         for check in CHECKS.iter().filter(|check| check.outside && is_chosen(check, options)) {
             let start = Instant::now();
             let report = checks::run_outside(check, device, &directory.join(guest::PROGRAMS))?;
@@ -115,7 +129,7 @@ fn run_in(options: &Options, directory: &Path) -> Result<Count> {
     } else {
         let packages = Packages::provide()?;
         let initramfs = directory.join("initramfs");
-        let names = build::tools().into_iter().chain(["libgaspi.so"]);
+        let names = build::tools().into_iter().chain(["libgaspi.so", "libgaspi_faulty_verbs.so"]);
         let others: Vec<PathBuf> = names.map(|name| workspace::release().join(name)).collect();
         initramfs::make(&packages, &others, &initramfs)?;
         for guests in [1, 2] {

@@ -11,9 +11,7 @@ use super::port::{DeviceLimits, GidTable, Port};
 use super::port_rows::PortRow;
 use super::select::{self, GidEntry, NoDevice};
 use super::subnet::{Favoured, Subnet};
-use super::work::{
-    BATCH, Completion, EndAddress, Local, Outcome, Remote, Timing, check, last_error,
-};
+use super::work::{EndAddress, Local, Remote, Timing, check, last_error};
 use crate::config::{DeviceChoice, MessageCarrier, Network, WriteEnd};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
@@ -78,6 +76,8 @@ pub(crate) struct Device {
     pairs: Option<u32>,
     /// Whether the rank has what it takes to vouch for it.
     pub(super) vouches: AtomicBool,
+    /// A completion queue could not be looked at: what is under way may never be heard of.
+    pub(super) is_blind: AtomicBool,
 }
 
 impl super::DeviceTable {
@@ -106,7 +106,6 @@ impl Device {
         let handles = Arc::new(handles);
         let flush_target = FlushTarget::new(&handles).map_err(missing)?;
         let DeviceChoice { write_end, messages, pairs, .. } = wishes.choice;
-        let vouches = AtomicBool::new(false);
         Ok(Device {
             flush_target,
             handles,
@@ -116,7 +115,8 @@ impl Device {
             write_end,
             messages,
             pairs,
-            vouches,
+            vouches: AtomicBool::new(false),
+            is_blind: AtomicBool::new(false),
         })
     }
 
@@ -196,24 +196,6 @@ impl Device {
         self.messages
     }
 
-    /// Takes completions of sent requests.
-    pub(super) fn poll_sent<'a>(&self, completions: &'a mut [Completion]) -> &'a [Completion] {
-        let mut taken = 0;
-        for sent in self.handles.sent.lock().iter() {
-            if taken == completions.len() {
-                break;
-            }
-            taken += poll(sent.queue, &mut completions[taken..]);
-        }
-        &completions[..taken]
-    }
-
-    /// Takes messages that have come.
-    pub(super) fn poll_received<'a>(&self, completions: &'a mut [Completion]) -> &'a [Completion] {
-        let taken = poll(self.handles.received, completions);
-        &completions[..taken]
-    }
-
     /// Has the channel say when the next completion comes.
     pub(super) fn arm(&self) {
         let received = self.handles.received;
@@ -284,29 +266,6 @@ fn survive_forks(library: &Library) -> Result<(), String> {
     check(unsafe { (library.ibv_fork_init)() }, "ibv_fork_init")
 }
 
-/// Takes completions of a queue.
-fn poll(queue: NonNull<sys::ibv_cq>, into: &mut [Completion]) -> usize {
-    // SAFETY: plain numbers.
-    let mut found: [sys::ibv_wc; BATCH] = unsafe { std::mem::zeroed() };
-    let room = into.len().min(BATCH) as i32;
-    // SAFETY: there is room for so many.
-    let taken = unsafe { inline::ibv_poll_cq(queue.as_ptr(), room, found.as_mut_ptr()) };
-    let taken = usize::try_from(taken).unwrap_or(0);
-    for (completion, found) in into.iter_mut().zip(&found[..taken]) {
-        let outcome = match found.status {
-            sys::IBV_WC_SUCCESS => Outcome::Done,
-            status => Outcome::Failed { status, vendor: found.vendor_err },
-        };
-        let goes_along = found.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
-        // SAFETY: what such a completion has there.
-        let immediate =
-            goes_along.then(|| u32::from_be(unsafe { found.__bindgen_anon_1.imm_data }));
-        let (id, number, bytes) = (found.wr_id, found.qp_num, found.byte_len);
-        *completion = Completion { id, number, bytes, immediate, outcome };
-    }
-    taken
-}
-
 impl Handles {
     fn new(
         library: Library,
@@ -339,7 +298,7 @@ impl Handles {
             (domain, channel, received, receives)
         };
         let (Some(domain), Some(channel), Some(received), Some(receives)) = made else {
-            let reason = last_error("making queues on it");
+            let reason = last_error(&format!("making queues on {name}"));
             let (domain, channel, received, receives) = made;
             // SAFETY: made above, given back once.
             unsafe {

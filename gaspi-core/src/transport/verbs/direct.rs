@@ -81,6 +81,13 @@ impl Direct {
         self.bias.take();
     }
 
+    /// The same to post something, unless the device has refused a request: the completion of what
+    /// follows would count that as done.
+    pub(super) fn take_to_post(&self) -> Result<(), String> {
+        self.bias.take();
+        self.refusal().map_or(Ok(()), Err)
+    }
+
     pub(super) fn next(&self) -> u64 {
         self.next.load(PLAIN)
     }
@@ -144,8 +151,11 @@ impl Direct {
     }
 
     /// Lets the thread of `slot` post without the lock, unless the device cannot send a
-    /// notification in line.
+    /// notification in line, or has refused a request of this pair.
     pub(super) fn give(&self, slot: &Slot, poster: Poster, limits: Limits, size_max: u64) -> bool {
+        if self.refused.load(PLAIN) != 0 {
+            return false;
+        }
         let Limits { depth, inline, message, .. } = limits;
         // Half of the send queue at most is unsignalled.
         let unsignalled = u64::from((depth / 2).clamp(1, SIGNAL_EVERY));

@@ -90,7 +90,10 @@ impl Device {
             sys::IBV_EVENT_PORT_ERR if own_port() => Event::PortDown,
             sys::IBV_EVENT_PORT_ACTIVE if own_port() => Event::PortUp,
             sys::IBV_EVENT_GID_CHANGE if own_port() => Event::GidChange,
-            sys::IBV_EVENT_DEVICE_FATAL => Event::Failed,
+            // Without its queues it tells nothing any more.
+            sys::IBV_EVENT_DEVICE_FATAL | sys::IBV_EVENT_CQ_ERR | sys::IBV_EVENT_SRQ_ERR => {
+                Event::Failed
+            }
             sys::IBV_EVENT_SRQ_LIMIT_REACHED => Event::ReceivesLow,
             _ => Event::Other,
         };
@@ -131,18 +134,25 @@ impl Verbs<'_> {
                 }
                 // The GIDs of a port that goes down change too.
                 Event::GidChange if condition.is_usable() => self.try_again(),
-                Event::Failed if condition.change(Condition::Failed) => {
-                    log::warn!(
-                        "{device} has failed; {}",
-                        if forced { "requests fail" } else { "data goes by TCP from now on" }
-                    );
-                    for lane in self.table.used(None) {
-                        self.fail(lane.lock(), "this rank's device has failed");
-                    }
-                }
+                Event::Failed => self.end_device(),
                 Event::ReceivesLow => self.table.receives.lock().limit_reached(),
-                Event::PortDown | Event::GidChange | Event::Failed | Event::Other => {}
+                Event::PortDown | Event::GidChange | Event::Other => {}
             }
+        }
+    }
+
+    /// The device has failed: so has what is under way on it.
+    pub(super) fn end_device(self) {
+        if !self.table.condition.change(Condition::Failed) {
+            return;
+        }
+        log::warn!(
+            "{} has failed; {}",
+            self.table.device.description(),
+            if self.table.forced { "requests fail" } else { "data goes by TCP from now on" }
+        );
+        for lane in self.table.used(None) {
+            self.fail(lane.lock(), "this rank's device has failed");
         }
     }
 

@@ -380,7 +380,7 @@ impl LaneState {
     }
 
     fn post(&mut self, request: &WorkRequest<'_>, signalled: bool) -> Result<(), String> {
-        self.direct.take();
+        self.direct.take_to_post()?;
         let signalled = signalled || self.is_signalled(self.room());
         let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
         pair.post(self.direct.next(), request, signalled)?;

@@ -76,7 +76,7 @@ impl<'a> Verbs<'a> {
     }
 
     /// Requests of a queue are forgotten: what they would still write here arrives before this
-    /// returns, or never.
+    /// returns, or never. The next one may have a pair that could not be made for them.
     pub(crate) fn purge(self, queue: QueueId) {
         for lane in self.table.used(Some(queue)) {
             let (mut ended, mut state) = (Ended::default(), lane.lock());
@@ -87,6 +87,7 @@ impl<'a> Verbs<'a> {
             ended.tell(self.up, lane.peer);
         }
         self.end_requests(Some(queue), &format!("{queue} was purged"));
+        self.table.used(Some(queue)).for_each(|lane| lane.lock().pairing.forget_refusal());
     }
 
     /// Waits until all requests so far have ended, of one queue or of all. Where that takes too

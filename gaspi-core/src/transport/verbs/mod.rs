@@ -12,6 +12,7 @@ mod atomic_calls;
 mod atomics;
 mod budget;
 mod byte_stream;
+mod completions;
 mod device;
 mod diagnostics;
 mod direct;
@@ -446,6 +447,9 @@ impl<'a> Verbs<'a> {
         for completion in self.table.device.poll_received(&mut completions) {
             busy = true;
             self.received(&mut receives, completion);
+        }
+        if self.table.device.take_blindness() {
+            self.end_device();
         }
         if self.table.has_stalled.swap(false, Ordering::AcqRel) {
             busy |= self.go_on(&mut receives);

@@ -109,6 +109,14 @@ impl PairState {
         if self.refused.take().is_some() { self.begin() } else { Vec::new() }
     }
 
+    /// What failed for this reason is forgotten: the next request begins an attempt. Where there
+    /// were too few pairs, one that is given back does.
+    pub(super) fn forget_refusal(&mut self) {
+        if !self.scarce {
+            self.refused = None;
+        }
+    }
+
     /// Whether no pair could be made here, since there were too few.
     pub(super) fn is_scarce(&self) -> bool {
         self.phase == Phase::Idle && self.refused.is_some() && self.scarce

@@ -236,6 +236,20 @@ impl QueuePair {
 
     /// Connects it with the end of the peer.
     pub(super) fn connect(&mut self, offer: &PairOffer) -> Result<(), String> {
+        // Ports of RoCE have no LID, those of InfiniBand always.
+        let [own, other] = match (self.handles.port.global, offer.lid == 0) {
+            (true, false) => ["RoCE", "InfiniBand"],
+            (false, true) => ["InfiniBand", "RoCE"],
+            _ => return self.connect_alike(offer),
+        };
+        Err(format!(
+            "the device of this rank is on {own}, its device on {other}: name devices of one \
+             network with GASPI_IB_DEVICE, or let TCP carry data (GASPI_TRANSPORT=auto)"
+        ))
+    }
+
+    /// The same of two ports of one kind.
+    fn connect_alike(&mut self, offer: &PairOffer) -> Result<(), String> {
         self.flush_target = Some(Remote { address: offer.flush_address, key: offer.flush_key });
         self.limits.ends_at_ack |= self.write_end == WriteEnd::Auto && offer.vouches;
         let own = self.handles.address(self.gid);
