@@ -96,6 +96,7 @@ class Failures(unittest.TestCase):
             self.assertIn("@WaitTimeout rank 0", text)
             self.assertIn("@begin rank 1", text)
             self.assertIn("shows which ranks are late", text)
+            self.assertRegex(text, r"rank 0 has waited .*: rank 1 on \S+ has not submitted")
             self.assertGreaterEqual(between(text, "begin", "WaitTimeout"), 29)
         finally:
             # gaspi_run continues what is stopped when it ends a job.
