@@ -101,6 +101,8 @@ def load() -> ctypes.CDLL:
     global _library, _path
     if _library is None:
         name = _candidates()[0]
+        # Warnings of the library say which ranks are waited for.
+        os.environ.setdefault("GASPI_LOG", "warn")
         try:
             library = ctypes.CDLL(name)
         except OSError as error:

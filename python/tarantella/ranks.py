@@ -9,9 +9,11 @@ import atexit
 import ctypes
 import hashlib
 import os
+import select
 import socket
 import sys
 import threading
+import time
 import traceback
 from typing import List, NamedTuple, Optional, Set, Tuple
 
@@ -20,6 +22,9 @@ from . import errors, library, settings
 _LAUNCHER_VARIABLES = ("GASPI_JOB_ID", "GASPI_RANK", "GASPI_NRANKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID",
                        "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
 _MEMBER = "TNT_MEMBER"
+# Seconds that a rank leaves to one that failed before it: where its process can be watched, and elsewhere.
+_CAUSE_ENDS_WITHIN = 5.0
+_CAUSE_ELSEWHERE_ENDS_WITHIN = 1.0
 
 
 class _World(NamedTuple):
@@ -28,6 +33,7 @@ class _World(NamedTuple):
     group: int
     hosts: Tuple[str, ...]
     machines: Tuple[str, ...]
+    pids: Tuple[int, ...]
 
 
 _world: Optional[_World] = None
@@ -82,13 +88,14 @@ def join() -> None:
     _joined_pid = os.getpid()
     members = tuple(range(size.value))
     host = socket.gethostname()
-    _world = _World(rank.value, members, library.GROUP_ALL, (host,), (_machine(),))
+    _world = _World(rank.value, members, library.GROUP_ALL, (host,), (_machine(),), (_joined_pid,))
     if size.value > 1:
         os.environ[_MEMBER] = "{}:{}:{}:{}".format(_launcher_signature(), _joined_pid, rank.value, size.value)
         from . import collectives
 
-        told = collectives.allgather_object((host, _machine()))
-        _world = _world._replace(hosts=tuple(each[0] for each in told), machines=tuple(each[1] for each in told))
+        told = collectives.allgather_object((host, _machine(), _joined_pid))
+        hosts, machines, pids = (tuple(each[at] for each in told) for at in range(3))
+        _world = _world._replace(hosts=hosts, machines=machines, pids=pids)
     atexit.register(leave)
     _report_exceptions()
 
@@ -113,8 +120,39 @@ def leave() -> None:
     global _left
     if _joined_pid != os.getpid() or _left:
         return
-    _left = True
-    library.load().gaspi_proc_term(1000)
+    try:
+        _await_causes()
+    finally:
+        _left = True
+        library.load().gaspi_proc_term(1000)
+
+
+def _await_causes() -> None:
+    """Waits, for a while, until the processes of ranks that left before this one have ended.
+
+    A rank leaves the job before its process ends. The launcher takes the status of the process that
+    ends first, which has to be that of the cause and not of a rank that failed because of it.
+    """
+    world = _require_member()
+    dead = {world.members[rank] for rank in dead_ranks()}
+    deadline = time.monotonic() + _CAUSE_ENDS_WITHIN
+    for number in sorted(_lost.intersection(world.members) - dead):
+        place = world.members.index(number)
+        remaining = max(0.0, deadline - time.monotonic())
+        if world.machines[place] != world.machines[world.rank] or not hasattr(os, "pidfd_open"):
+            time.sleep(min(remaining, _CAUSE_ELSEWHERE_ENDS_WITHIN))
+            continue
+        try:
+            process = os.pidfd_open(world.pids[place])
+        except ProcessLookupError:
+            continue
+        except OSError:
+            time.sleep(min(remaining, _CAUSE_ELSEWHERE_ENDS_WITHIN))
+            continue
+        try:
+            select.select([process], [], [], remaining)
+        finally:
+            os.close(process)
 
 
 def _require_member() -> _World:
@@ -233,4 +271,5 @@ def adopt(numbers: Tuple[int, ...], group: int) -> None:
     places = [former.members.index(number) for number in numbers]
     own = former.members[former.rank]
     _world = _World(numbers.index(own), numbers, group, tuple(former.hosts[place] for place in places),
-                    tuple(former.machines[place] for place in places))
+                    tuple(former.machines[place] for place in places),
+                    tuple(former.pids[place] for place in places))

@@ -27,6 +27,7 @@
 namespace {
 
 constexpr gaspi_timeout_t kSliceMs = 100;
+constexpr uint64_t kLookoutAfterMs = 1000;
 constexpr int kMaxDims = 16;
 constexpr int kControlValues = 4;
 constexpr int kControlElements = 1 + 2 * kControlValues;
@@ -121,9 +122,27 @@ void fail_without_buffer(TF_OpKernelContext *context) {
        "tarantella: the buffer of these gradients does not exist any more; compile the model again");
 }
 
+// A wait in slices is too short for the library to tell of it. While this lives, its thread looks for
+// buckets that do not end, as for programs that do not wait, and says which ranks are missing.
+struct Lookout {
+  gaspi_fusion_t fusion;
+  bool looks = false;
+  explicit Lookout(gaspi_fusion_t of) : fusion(of) {}
+  void begin() {
+    const auto nothing = [](gaspi_fusion_t, gaspi_size_t, gaspi_return_t, void *) {};
+    if (fusion == 0 || looks) return;
+    looks = gaspi_fusion_on_end(fusion, nothing, nullptr) == GASPI_SUCCESS;
+  }
+  ~Lookout() {
+    if (looks) gaspi_fusion_on_end(fusion, nullptr, nullptr);
+  }
+};
+
 // Waits for others in slices. Returns false, with the context failed, unless `attempt` succeeded.
+// `fusion` is the buffer whose bucket is waited for, 0 for none.
 template <typename Attempt>
-bool wait_for(TF_OpKernelContext *context, const char *what, Attempt attempt) {
+bool wait_for(TF_OpKernelContext *context, const char *what, gaspi_fusion_t fusion, Attempt attempt) {
+  Lookout lookout(fusion);
   const uint64_t limit = __atomic_load_n(&limit_ms, __ATOMIC_RELAXED);
   uint64_t warn_after = __atomic_load_n(&warning_ms, __ATOMIC_RELAXED);
   uint64_t begin = 0;
@@ -140,6 +159,7 @@ bool wait_for(TF_OpKernelContext *context, const char *what, Attempt attempt) {
     }
     const uint64_t now = now_ms();
     if (begin == 0) begin = now;
+    if (warn_after != 0 && now - begin >= kLookoutAfterMs) lookout.begin();
     if (warn_after != 0 && now - begin > warn_after) {
       fprintf(stderr,
               "[TNT_LIB] WARNING: %s for %llu s; kill -USR1 on the launcher (gaspi_run) shows which ranks "
@@ -285,7 +305,7 @@ bool lend(TF_OpKernelContext *context, Buffer *buffer, int64_t number, TF_DataTy
           size_t element_size, int index) {
   const gaspi_size_t tensor = static_cast<gaspi_size_t>(number);
   const void *sum = nullptr;
-  if (!wait_for(context, "waiting for the sum of gradients", [&](gaspi_timeout_t timeout) {
+  if (!wait_for(context, "waiting for the sum of gradients", buffer->fusion, [&](gaspi_timeout_t timeout) {
         return gaspi_fusion_result(buffer->fusion, tensor, &sum, timeout);
       })) {
     return false;
@@ -372,7 +392,7 @@ void control_finish(void *state, TF_OpKernelContext *context) {
   if (buffer == nullptr) return fail_without_buffer(context);
   int64_t line[kControlElements];
   const bool done =
-      wait_for(context, "waiting for the control line of a step", [&](gaspi_timeout_t timeout) {
+      wait_for(context, "waiting for the control line of a step", buffer->fusion, [&](gaspi_timeout_t timeout) {
         return gaspi_fusion_wait(buffer->fusion, 0, line, timeout);
       });
   let_go(buffer);
@@ -432,7 +452,7 @@ void gather(void *state, TF_OpKernelContext *context) {
   }
   uint64_t *counts = static_cast<uint64_t *>(calloc(size, sizeof(uint64_t)));
   const uint64_t own = static_cast<uint64_t>(num) * width;
-  if (wait_for(context, "gathering a sparse gradient", [&](gaspi_timeout_t timeout) {
+  if (wait_for(context, "gathering a sparse gradient", 0, [&](gaspi_timeout_t timeout) {
         return gaspi_coll_allgather(&own, counts, 1, GASPI_COLL_TYPE_U64, group, nullptr, timeout);
       })) {
     uint64_t total = 0;
@@ -443,7 +463,7 @@ void gather(void *state, TF_OpKernelContext *context) {
                                           total * size_of(kernel->type), status.inner);
     if (status.ok()) {
       void *all = TF_TensorData(output);
-      wait_for(context, "gathering a sparse gradient", [&](gaspi_timeout_t timeout) {
+      wait_for(context, "gathering a sparse gradient", 0, [&](gaspi_timeout_t timeout) {
         return gaspi_coll_allgatherv(rows.data<void>(), all, counts, nullptr,
                                      library_type(kernel->type), group, nullptr, timeout);
       });

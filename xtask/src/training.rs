@@ -20,10 +20,9 @@ struct Environment {
     /// The Python that it takes: the first of these that there is.
     versions: &'static [&'static str],
     packages: &'static [&'static str],
-    /// Jobs and numbers of ranks in the usual tier; none: not in it. The full one runs all jobs.
-    jobs: &'static [&'static str],
-    ranks: &'static [usize],
-    /// And in the full one.
+    /// Numbers of ranks in the usual tier, and their jobs, or cases as `JOB.CASE`; none: not in it.
+    usual: &'static [(usize, &'static [&'static str])],
+    /// Numbers of ranks in the full one, which runs all jobs.
     full_ranks: &'static [usize],
     variables: &'static [(&'static str, &'static str)],
 }
@@ -33,8 +32,7 @@ const fn full_only(
     versions: &'static [&'static str],
     packages: &'static [&'static str],
 ) -> Environment {
-    let (ranks, full_ranks): (&[usize], &[usize]) = (&[], &[2]);
-    Environment { name, versions, packages, jobs: &[], ranks, full_ranks, variables: &[] }
+    Environment { name, versions, packages, usual: &[], full_ranks: &[2], variables: &[] }
 }
 
 /// Data of the tests come from scikit-learn. The first is that of unit tests and examples.
@@ -43,8 +41,30 @@ const ENVIRONMENTS: [Environment; 11] = [
         name: "tf-2.21",
         versions: &["3.11"],
         packages: &["tensorflow-cpu==2.21.0", "tensorboard", "scikit-learn"],
-        jobs: &["job_control", "job_data", "job_documentation", "job_interface", "job_metrics"],
-        ranks: &[2],
+        usual: &[
+            (
+                2,
+                &[
+                    "job_control",
+                    "job_data",
+                    "job_documentation",
+                    "job_interface",
+                    "job_metrics",
+                    "job_training",
+                ],
+            ),
+            (
+                3,
+                &[
+                    "job_data",
+                    "job_training.sgd_with_momentum",
+                    "job_training.adam",
+                    "job_training.last_batch",
+                    "job_training.clipping",
+                    "job_loops.unbatched_datasets",
+                ],
+            ),
+        ],
         full_ranks: &[1, 2, 3, 4],
         variables: &[],
     },
@@ -52,8 +72,7 @@ const ENVIRONMENTS: [Environment; 11] = [
         name: "tf-2.15",
         versions: &["3.11"],
         packages: &["tensorflow-cpu==2.15.1", "scikit-learn"],
-        jobs: &["job_callbacks", "job_interface", "job_saving"],
-        ranks: &[2],
+        usual: &[(2, &["job_callbacks", "job_interface", "job_loops", "job_saving"])],
         full_ranks: &[1, 2, 3, 4],
         variables: &[],
     },
@@ -73,8 +92,7 @@ const ENVIRONMENTS: [Environment; 11] = [
         name: "tf-keras",
         versions: &["3.11"],
         packages: &["tensorflow-cpu==2.18.1", "tf_keras==2.18.0", "scikit-learn"],
-        jobs: &[],
-        ranks: &[],
+        usual: &[],
         full_ranks: &[2],
         variables: &[("TF_USE_LEGACY_KERAS", "1")],
     },
@@ -102,9 +120,8 @@ pub(crate) fn stage(context: &Context) -> Result<Count> {
     note("the wheel", begin);
     let mut training = Training { context, wheel, count: Count::default() };
     for (number, environment) in ENVIRONMENTS.iter().enumerate() {
-        let ranks = if context.full { environment.full_ranks } else { environment.ranks };
-        if !ranks.is_empty() {
-            training.test(environment, ranks, number == 0)?;
+        if context.full || !environment.usual.is_empty() {
+            training.test(environment, number == 0)?;
         }
     }
     training.installs()?;
@@ -118,7 +135,7 @@ fn note(what: &str, begin: Instant) {
 
 impl Training<'_> {
     /// All that runs in one environment.
-    fn test(&mut self, environment: &Environment, ranks: &[usize], first: bool) -> Result<()> {
+    fn test(&mut self, environment: &Environment, first: bool) -> Result<()> {
         let begin = Instant::now();
         // An environment that cannot be had is a failure, never left out.
         let interpreter = python::find(environment.versions)?;
@@ -128,16 +145,10 @@ impl Training<'_> {
         if first {
             self.unit_tests(&directory, None)?;
         }
-        let jobs = self.chosen("python/tests/jobs", "job_")?;
-        let usual = |name: &String| {
-            let named = !self.context.filters.is_empty();
-            self.context.full || named || environment.jobs.contains(&name.as_str())
-        };
-        let names: Vec<String> = jobs.iter().map(|job| stem(job)).filter(usual).collect();
         let all = workspace::root().join("python/tests/jobs/all_jobs.py");
-        for ranks in ranks.iter().filter(|_| !names.is_empty()) {
+        for (ranks, names) in self.jobs(environment)? {
             // In one process: importing TensorFlow takes longer than many cases.
-            self.job(environment, &directory, *ranks, &all, &names)?;
+            self.job(environment, &directory, ranks, &all, &names)?;
         }
         if first {
             if self.context.full {
@@ -151,6 +162,25 @@ impl Training<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Numbers of ranks and what they run: in the full tier, and by name, whole jobs.
+    fn jobs(&self, environment: &Environment) -> Result<Vec<(usize, Vec<String>)>> {
+        let chosen: Vec<String> =
+            self.chosen("python/tests/jobs", "job_")?.iter().map(|job| stem(job)).collect();
+        if chosen.is_empty() {
+            return Ok(Vec::new());
+        }
+        if self.context.full {
+            let all = environment.full_ranks.iter();
+            return Ok(all.map(|ranks| (*ranks, chosen.clone())).collect());
+        }
+        let named = !self.context.filters.is_empty();
+        let usual = environment.usual.iter().map(|(ranks, names)| {
+            let names = names.iter().map(|name| (*name).to_owned());
+            (*ranks, if named { chosen.clone() } else { names.collect() })
+        });
+        Ok(usual.collect())
     }
 
     /// Programs of a folder whose names begin so, those that the command line chooses.

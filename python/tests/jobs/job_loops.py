@@ -173,9 +173,9 @@ def batches(number, batch):
         yield x[begin:begin + batch], y[begin:begin + batch]
 
 
-def endless():
+def endless(number=130):
     while True:
-        yield from batches(130, 64)
+        yield from batches(number, 64)
 
 
 class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
@@ -196,7 +196,8 @@ class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
 @case
 def generators_and_sequences():
     equals_plain(lambda: dict(x=batches(130, 64)))
-    equals_plain(lambda: dict(x=endless(), steps_per_epoch=3, epochs=2, validation_data=endless(), validation_steps=3))
+    # Plain Keras reads ahead of a validation, so what the next one begins with is left to chance; here it is all the same.
+    equals_plain(lambda: dict(x=endless(), steps_per_epoch=3, epochs=2, validation_data=endless(61), validation_steps=3))
     equals_plain(lambda: dict(x=Batches(), epochs=2, shuffle=False, validation_data=Batches()))
     history = tnt.Model(perceptron()).fit(Batches(), epochs=3, verbose=0).history
     assert len({str(each) for each in collectives.allgather_object(history)}) == 1
