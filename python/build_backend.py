@@ -2,11 +2,12 @@
 
     python3 build_backend.py DIRECTORY
 
-One wheel serves every Python from 3.9: the package is pure Python, and libgaspi, the operators for TensorFlow
-and the tools are loaded or started by it, never linked to it. The tag says which glibc they need. The same
-sources and compilers give the same file.
+One wheel serves every Python from 3.9: the package is pure Python, and libgaspi, the operators for
+TensorFlow and the tools are loaded or started by it, never linked to it. The tag says which glibc
+they need. The same sources and compilers give the same file.
 
-GASPI_WHEEL_GLIBC=2.28 builds for that version of glibc, by cargo-zigbuild and ziglang of this Python.
+GASPI_WHEEL_GLIBC=2.28 builds for that version of glibc, by cargo-zigbuild and ziglang of this
+Python.
 """
 
 import base64
@@ -51,9 +52,9 @@ Description-Content-Type: text/markdown
     import tarantella as tnt
     model = tnt.Model(model)
 
-trains a Keras model on all ranks that the command `tarantella` started: Keras 2 and 3 on TensorFlow 2.10 to
-2.21, with the numbers of a run on one. The wheel also holds libgaspi and the tools gaspi_run, gaspi-bench and
-gaspi_cleanup.
+trains a Keras model on all ranks that the command `tarantella` started: Keras 2 and 3 on TensorFlow
+2.10 to 2.21, with the numbers of a run on one. The wheel also holds libgaspi and the tools
+gaspi_run, gaspi-bench and gaspi_cleanup.
 """
 
 ENTRY_POINTS = """\
@@ -73,7 +74,9 @@ def version():
     with open(os.path.join(ROOT, "Cargo.toml"), encoding="utf-8") as file:
         workspace = re.search(r'^version = "(.*)"$', file.read(), re.M).group(1)
     if own != workspace:
-        raise BuildError("tarantella_cli.py has version {}, Cargo.toml {}; set both alike".format(own, workspace))
+        raise BuildError(
+            "tarantella_cli.py has version {}, Cargo.toml {}; set both alike".format(own, workspace)
+        )
     return own
 
 
@@ -82,17 +85,23 @@ def run(words, **more):
     try:
         subprocess.run(words, check=True, stdout=sys.stderr, **more)
     except FileNotFoundError:
-        raise BuildError("{} was not found; the wheel needs cargo (Rust 1.91 or newer), a C++ compiler and "
-                         "binutils".format(words[0])) from None
+        raise BuildError(
+            "{} was not found; the wheel needs cargo (Rust 1.91 or newer), a C++ compiler and "
+            "binutils".format(words[0])
+        ) from None
     except subprocess.CalledProcessError as error:
-        raise BuildError("{} ended with status {}".format(" ".join(words), error.returncode)) from None
+        raise BuildError(
+            "{} ended with status {}".format(" ".join(words), error.returncode)
+        ) from None
 
 
 def native(out):
     """Builds all that is not Python, and puts it stripped into the directory."""
     if not os.path.isfile(os.path.join(ROOT, "gaspi-ffi", "Cargo.toml")):
-        raise BuildError("the sources of libgaspi are not beside {}; run pip install ./python in the root of a "
-                         "checkout".format(HERE))
+        raise BuildError(
+            "the sources of libgaspi are not beside {}; run pip install ./python in the root of a "
+            "checkout".format(HERE)
+        )
     glibc = os.environ.get(WHEEL_GLIBC)
     target = os.path.join(ROOT, os.environ.get("CARGO_TARGET_DIR", "target"))
     packages = ["--release", "-p", "gaspi-ffi", "-p", "gaspi-tools"]
@@ -101,15 +110,21 @@ def native(out):
         triple = "{}-unknown-linux-gnu".format(platform.machine())
         folder = os.path.dirname(sys.executable)
         environment["PATH"] = folder + os.pathsep + environment.get("PATH", "")
-        run(["cargo-zigbuild", "zigbuild", "--target", "{}.{}".format(triple, glibc)] + packages, cwd=ROOT,
-            env=environment)
+        run(
+            ["cargo-zigbuild", "zigbuild", "--target", "{}.{}".format(triple, glibc)] + packages,
+            cwd=ROOT,
+            env=environment,
+        )
         built = os.path.join(target, triple, "release")
         zig_target = "{}-linux-gnu.{}".format(platform.machine(), glibc)
         for variable, language in (("CC", "cc"), ("CXX", "c++")):
             path = os.path.join(out, "zig-" + language)
             with open(path, "w", encoding="utf-8") as file:
-                file.write('#!/bin/sh\nexec "{}" -m ziglang {} -target {} "$@"\n'.format(
-                    sys.executable, language, zig_target))
+                file.write(
+                    '#!/bin/sh\nexec "{}" -m ziglang {} -target {} "$@"\n'.format(
+                        sys.executable, language, zig_target
+                    )
+                )
             os.chmod(path, 0o755)
             environment[variable] = path
     else:
@@ -129,19 +144,36 @@ def tag(files):
     newest = 17
     for path in files:
         with open(path, "rb") as file:
-            found = re.findall(rb"\0GLIBC_2\.(\d+)(?:\.\d+)?\0", file.read().replace(b"\0", b"\0\0"))
+            found = re.findall(
+                rb"\0GLIBC_2\.(\d+)(?:\.\d+)?\0", file.read().replace(b"\0", b"\0\0")
+            )
         newest = max([newest] + [int(number) for number in found])
     return "manylinux_2_{}_{}".format(newest, platform.machine())
 
 
 def crates():
     """The crates that are linked into the binaries, with their licences."""
-    words = [os.environ.get("CARGO", "cargo"), "tree", "-e", "normal,no-proc-macro", "--prefix", "none",
-             "--no-dedupe", "--format", "{p} ({l})", "-p", "gaspi-ffi", "-p", "gaspi-tools"]
+    words = [
+        os.environ.get("CARGO", "cargo"),
+        "tree",
+        "-e",
+        "normal,no-proc-macro",
+        "--prefix",
+        "none",
+        "--no-dedupe",
+        "--format",
+        "{p} ({l})",
+        "-p",
+        "gaspi-ffi",
+        "-p",
+        "gaspi-tools",
+    ]
     done = subprocess.run(words, cwd=ROOT, check=True, stdout=subprocess.PIPE)
     lines = {line for line in done.stdout.decode().splitlines() if line and "(/" not in line}
-    return ("The library and the tools contain these crates, under the licences that each names; where a choice is\n"
-            "given, Apache-2.0:\n\n" + "\n".join(sorted(lines)) + "\n")
+    return (
+        "The library and the tools contain these crates, under the licences that each names; where"
+        " a choice is\ngiven, Apache-2.0:\n\n" + "\n".join(sorted(lines)) + "\n"
+    )
 
 
 def python_files():
@@ -149,8 +181,11 @@ def python_files():
     found = ["tarantella_cli.py"]
     for folder, folders, names in os.walk(os.path.join(HERE, NAME)):
         folders[:] = sorted(each for each in folders if each not in ("__pycache__", "lib"))
-        found += [os.path.relpath(os.path.join(folder, name), HERE) for name in sorted(names)
-                  if name.endswith((".py", ".typed"))]
+        found += [
+            os.path.relpath(os.path.join(folder, name), HERE)
+            for name in sorted(names)
+            if name.endswith((".py", ".typed"))
+        ]
     return found
 
 
@@ -213,8 +248,11 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         wheel.add("{}/licenses/CRATES".format(info), crates())
         wheel.add("{}/METADATA".format(info), metadata())
         wheel.add("{}/entry_points.txt".format(info), ENTRY_POINTS)
-        wheel.add("{}/WHEEL".format(info), "Wheel-Version: 1.0\nGenerator: build_backend of {}\n"
-                  "Root-Is-Purelib: false\nTag: py3-none-{}\n".format(NAME, platform_tag))
+        wheel.add(
+            "{}/WHEEL".format(info),
+            "Wheel-Version: 1.0\nGenerator: build_backend of {}\n"
+            "Root-Is-Purelib: false\nTag: py3-none-{}\n".format(NAME, platform_tag),
+        )
         wheel.close("{}/RECORD".format(info))
     size = os.path.getsize(path)
     if size > SIZE_MAX:
@@ -224,7 +262,10 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 def build_sdist(sdist_directory, config_settings=None):
     """PEP 517: there is none, since the sources are those of the whole checkout."""
-    raise BuildError("there is no source distribution: the wheel is built from a checkout, by pip install ./python")
+    raise BuildError(
+        "there is no source distribution: the wheel is built from a checkout, by pip install"
+        " ./python"
+    )
 
 
 def get_requires_for_build_wheel(config_settings=None):

@@ -1,8 +1,9 @@
 """The command `tarantella`: starts a training script on one rank for each device, by gaspi_run.
 
-It imports neither the package nor TensorFlow, and modules of Python's library that take long to load only
-where they are needed. What is to be done is worked out first (`Plan`); then this process becomes gaspi_run,
-which looks after the ranks, so signals, exit status and standard input are its own.
+It imports neither the package nor TensorFlow, and modules of Python's library that take long to
+load only where they are needed. What is to be done is worked out first (`Plan`); then this process
+becomes gaspi_run, which looks after the ranks, so signals, exit status and standard input are its
+own.
 """
 
 import os
@@ -20,12 +21,14 @@ USAGE = """\
 usage: tarantella [OPTIONS] [--] SCRIPT [ARGUMENTS...]
        tarantella --cleanup [--force] [--hostfile FILE] [-- SCRIPT]
 
-Trains the Keras model of SCRIPT on several ranks: on one for each GPU of this host, or on one on its CPU.
+Trains the Keras model of SCRIPT on several ranks: on one for each GPU of this host, or on one on
+its CPU.
 
 Ranks and hosts:
   -n N                       N ranks on this host; with --hostfile in all, filled host by host
   --hostfile FILE            hosts, one in each line; # begins a comment (also -m, --machinefile)
-  --n-per-node N             ranks on each host (also --npernode, --devices-per-node, --ngpus, -ngpus)
+  --n-per-node N             ranks on each host (also --npernode, --devices-per-node, --ngpus,
+                             -ngpus)
   --no-gpu                   use CPUs only (also --no-gpus, -no-gpu, -no-gpus)
   --pin-to-socket            bind rank R of a host to the cores of NUMA node R modulo their number
   --pin-memory-to-socket     take its memory from that node
@@ -49,17 +52,18 @@ Training:
 
 Other:
   --dry-run                  print hosts, ranks, devices, environment and command; start nothing
-  --cleanup                  end this user's jobs that tarantella started, or of those what runs SCRIPT
+  --cleanup                  end this user's jobs that tarantella started, or of those what runs
+                             SCRIPT
   --force                    with --cleanup: kill at once
   --version                  print the version
   -h, --help                 print this
 
-Options take their values behind a blank or "=". They end at -- or at the first word that is none. What
-follows -- and begins with "-" goes to the interpreter: tarantella -n 2 -- -m package.train
+Options take their values behind a blank or "=". They end at -- or at the first word that is none.
+What follows -- and begins with "-" goes to the interpreter: tarantella -n 2 -- -m package.train
 
-The exit status is 0 if all ranks end with 0, else that of the first rank that failed (128 + signal if a
-signal killed it, so 130 after Ctrl-C); 2 for a wrong command line. With --on-failure=continue it is 0 if
-the ranks that are left end with 0.
+The exit status is 0 if all ranks end with 0, else that of the first rank that failed (128 + signal
+if a signal killed it, so 130 after Ctrl-C); 2 for a wrong command line. With --on-failure=continue
+it is 0 if the ranks that are left end with 0.
 
 Examples:
   tarantella model.py --epochs 3           a rank for each GPU of this host
@@ -73,7 +77,11 @@ VALUE, WORDS, FLAG = "value", "words", "flag"
 OPTIONS = (
     ("ranks", VALUE, ("-n",)),
     ("hostfile", VALUE, ("--hostfile", "--machinefile", "-m", "-hostfile")),
-    ("per_node", VALUE, ("--n-per-node", "--npernode", "--devices-per-node", "--ngpus", "-npernode", "-ngpus")),
+    (
+        "per_node",
+        VALUE,
+        ("--n-per-node", "--npernode", "--devices-per-node", "--ngpus", "-npernode", "-ngpus"),
+    ),
     ("no_gpu", FLAG, ("--no-gpu", "--no-gpus", "-no-gpu", "-no-gpus")),
     ("log_level", VALUE, ("--log-level",)),
     ("log_all", FLAG, ("--log-on-all-devices",)),
@@ -130,7 +138,7 @@ def parse(words):
     while at < len(words):
         word = words[at]
         if word == "--":
-            return options, words[at + 1:]
+            return options, words[at + 1 :]
         if not word.startswith("-") or word == "-":
             break
         at += 1
@@ -161,7 +169,9 @@ def parse(words):
                 at += 1
             wrong = [each for each in given if not _VARIABLE.match(each)]
             if wrong or not given:
-                what = repr(wrong[0]) if wrong else "nothing" if at == len(words) else repr(words[at])
+                what = (
+                    repr(wrong[0]) if wrong else "nothing" if at == len(words) else repr(words[at])
+                )
                 raise BadUse("-x needs NAME=VALUE, not {}".format(what))
             options.setdefault(key, []).extend(given)
     return options, words[at:]
@@ -192,7 +202,9 @@ def truth(name, text):
     word = (text or "").strip().lower()
     if word in _TRUE + _FALSE + ("",):
         return word in _TRUE
-    raise BadUse("{}={!r} is neither true nor false; use true or false, 1 or 0, yes or no".format(name, text))
+    raise BadUse(
+        "{}={!r} is neither true nor false; use true or false, 1 or 0, yes or no".format(name, text)
+    )
 
 
 # The machine.
@@ -212,7 +224,7 @@ def visible_gpus():
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return [str(number) for number in range(count.value)]
-    return [name.strip() for name in listed.split(",") if name.strip()][:count.value]
+    return [name.strip() for name in listed.split(",") if name.strip()][: count.value]
 
 
 def usable_cores():
@@ -239,7 +251,11 @@ def find_tool(name):
         if folder and os.path.isfile(path) and os.access(path, os.X_OK):
             return path
     where = "in GASPI_TOOLS={}".format(named) if named else "beside this command or in PATH"
-    raise BadUse("{} is not {}; install the wheel again, or have GASPI_TOOLS name its folder".format(name, where))
+    raise BadUse(
+        "{} is not {}; install the wheel again, or have GASPI_TOOLS name its folder".format(
+            name, where
+        )
+    )
 
 
 def read_hosts(path):
@@ -256,11 +272,17 @@ def read_hosts(path):
         if not name:
             continue
         if re.search(r"[\s,]", name) or name.startswith("-"):
-            raise BadUse("host file {}, line {}: {!r} is no host name; each line has one, and the number of ranks "
-                         "is given by -n or --n-per-node".format(path, number, name))
+            raise BadUse(
+                "host file {}, line {}: {!r} is no host name; each line has one, and the number of"
+                " ranks is given by -n or --n-per-node".format(path, number, name)
+            )
         if name.lower() in hosts:
-            raise BadUse("host file {}: lines {} and {} both name {}; name each host once, and give the number of "
-                         "ranks on each by --n-per-node".format(path, hosts[name.lower()][0], number, name))
+            raise BadUse(
+                "host file {}: lines {} and {} both name {}; name each host once, and give the"
+                " number of ranks on each by --n-per-node".format(
+                    path, hosts[name.lower()][0], number, name
+                )
+            )
         hosts[name.lower()] = (number, name)
     if not hosts:
         raise BadUse("host file {} names no host; write one host in each line".format(path))
@@ -271,23 +293,33 @@ def probe(hosts, interpreter):
     """Asks each host for its GPUs and cores, by this command on one rank of each."""
     import subprocess
 
-    command = [find_tool("gaspi_run"), "--hosts", joined([(host, 1) for host in hosts]), "--label=rank"]
+    command = [
+        find_tool("gaspi_run"),
+        "--hosts",
+        joined([(host, 1) for host in hosts]),
+        "--label=rank",
+    ]
     command += ["--kill-on-failure", "--bind", "none"]
     command += interpreter + [os.path.abspath(__file__), "--probe"]
     done = subprocess.run(command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, check=False)
     lines = [line.split() for line in done.stdout.decode("utf-8", "replace").splitlines()]
     lines = [line for line in lines if len(line) == 5 and line[2] == "tarantella-probe"]
     if done.returncode != 0 or len(lines) != len(hosts):
-        raise BadUse("the hosts could not be asked for their GPUs, see above; this command has to be installed in "
-                     "the same place on all of them, or give --n-per-node, with --no-gpu where there are none")
+        raise BadUse(
+            "the hosts could not be asked for their GPUs, see above; this command has to be"
+            " installed in the same place on all of them, or give --n-per-node, with --no-gpu where"
+            " there are none"
+        )
     found = {int(line[1].rstrip("]")): (int(line[3]), int(line[4])) for line in lines}
     return [found[number] for number in range(len(hosts))]
 
 
 def joined(counts):
     """The list of hosts as gaspi_run takes it."""
-    bracketed = [("[{}]".format(host) if host.count(":") > 1 and not host.startswith("[") else host, count)
-                 for host, count in counts]
+    bracketed = [
+        ("[{}]".format(host) if host.count(":") > 1 and not host.startswith("[") else host, count)
+        for host, count in counts
+    ]
     return ",".join("{}:{}".format(host, count) for host, count in bracketed)
 
 
@@ -323,14 +355,18 @@ class Plan:
         import shutil
 
         if words and shutil.which(words[0]) is None:
-            raise BadUse("--python-interpreter {}: there is no program of that name".format(words[0]))
+            raise BadUse(
+                "--python-interpreter {}: there is no program of that name".format(words[0])
+            )
         return words
 
     def words_of_ranks(self, words):
         if not words:
             raise BadUse("there is no SCRIPT; see tarantella --help")
         if not os.path.isdir(self.directory):
-            raise BadUse("--working-directory {}: there is no such directory".format(self.directory))
+            raise BadUse(
+                "--working-directory {}: there is no such directory".format(self.directory)
+            )
         script = words[0]
         if script == "-":
             raise BadUse("the script cannot come from standard input, which is that of rank 0")
@@ -339,14 +375,18 @@ class Plan:
             # Options of the interpreter, such as -m MODULE.
             self.script = None
         elif not os.path.exists(self.script):
-            raise BadUse("there is no script {}; give its path relative to {}, or set --working-directory".format(
-                script, self.directory))
+            raise BadUse(
+                "there is no script {}; give its path relative to {}, or set"
+                " --working-directory".format(script, self.directory)
+            )
         elif os.path.isdir(self.script) and not self.interpreter:
             raise BadUse("{} is a directory".format(script))
         elif not self.interpreter:
             if not os.access(self.script, os.X_OK):
-                raise BadUse("{} is no program: make it executable with chmod +x, or leave out "
-                             "--python-interpreter".format(script))
+                raise BadUse(
+                    "{} is no program: make it executable with chmod +x, or leave out "
+                    "--python-interpreter".format(script)
+                )
             words = [self.script] + words[1:]
         return self.interpreter + words
 
@@ -364,17 +404,26 @@ class Plan:
         if ranks is None:
             counts = [each or gpus or 1 for gpus in found]
             if each is None and 0 in found and not options.get("no_gpu"):
-                where = "this host" if self.hosts is None else ", ".join(
-                    name for name, gpus in zip(names, found) if not gpus)
-                log("WARNING", "no GPU was found on {}: one rank on the CPU; give the number of ranks by -n or "
-                    "--n-per-node, or say --no-gpu".format(where))
+                where = (
+                    "this host"
+                    if self.hosts is None
+                    else ", ".join(name for name, gpus in zip(names, found) if not gpus)
+                )
+                log(
+                    "WARNING",
+                    "no GPU was found on {}: one rank on the CPU; give the number of ranks by -n or"
+                    " --n-per-node, or say --no-gpu".format(where),
+                )
             return self.checked(list(zip(names, counts)), found)
         room = [each] * len(names) if each else list(found)
         if each is None and ranks > sum(room):
             room = [-(-ranks // len(names))] * len(names)
         if ranks > sum(room):
-            raise BadUse("-n {} is more than {} hosts have room for with --n-per-node {}: at most {}".format(
-                ranks, len(names), each, sum(room)))
+            raise BadUse(
+                "-n {} is more than {} hosts have room for with --n-per-node {}: at most {}".format(
+                    ranks, len(names), each, sum(room)
+                )
+            )
         counts = []
         for name, free in zip(names, room):
             counts.append((name, min(free, ranks)))
@@ -390,7 +439,9 @@ class Plan:
         hosts = self.hosts or [None]
         if no_gpu:
             return [0] * len(hosts)
-        if self.hosts is None or all(name.lower() in ("localhost", "127.0.0.1", "::1") for name in hosts):
+        if self.hosts is None or all(
+            name.lower() in ("localhost", "127.0.0.1", "::1") for name in hosts
+        ):
             return [len(self.gpus)] * len(hosts)
         if self.options.get("dry_run") or each is not None:
             # They are taken to be as this one.
@@ -406,8 +457,11 @@ class Plan:
         if above and any(found):
             name, count, gpus = above[0]
             place = "this host" if name is None else name
-            log("WARNING", "{} ranks on {} are more than its {} GPUs: all ranks use CPUs; give fewer, or say "
-                "--no-gpu".format(count, place, gpus))
+            log(
+                "WARNING",
+                "{} ranks on {} are more than its {} GPUs: all ranks use CPUs; give fewer, or say "
+                "--no-gpu".format(count, place, gpus),
+            )
         return counts
 
     def devices_of_ranks(self):
@@ -425,22 +479,33 @@ class Plan:
         if "log_level" in options:
             level = options["log_level"].upper()
             if level not in LEVELS:
-                raise BadUse("--log-level {}: use {}".format(options["log_level"], ", ".join(LEVELS)))
+                raise BadUse(
+                    "--log-level {}: use {}".format(options["log_level"], ", ".join(LEVELS))
+                )
             chosen["TNT_LOG_LEVEL"] = level
-        for key, name in (("log_all", "TNT_LOG_ON_ALL_DEVICES"), ("output_all", "TNT_OUTPUT_ON_ALL_DEVICES")):
+        for key, name in (
+            ("log_all", "TNT_LOG_ON_ALL_DEVICES"),
+            ("output_all", "TNT_OUTPUT_ON_ALL_DEVICES"),
+        ):
             if options.get(key):
                 chosen[name] = "true"
         if "threshold" in options:
             text = options["threshold"]
             if not re.fullmatch(r"\d+(\.\d+)?", text):
-                raise BadUse("--fusion-threshold {}: give kilobytes, such as 32, or 0 for no fusion".format(text))
+                raise BadUse(
+                    "--fusion-threshold {}: give kilobytes, such as 32, or 0 for no fusion".format(
+                        text
+                    )
+                )
             chosen["TNT_FUSION_THRESHOLD"] = text
         failure = options.get("on_failure", given.get("TNT_ON_FAILURE") or "end").lower()
         if failure not in ("end", "continue"):
             raise BadUse("--on-failure {}: use end or continue".format(failure))
         least = options.get("min_ranks")
         if least is not None and failure != "continue":
-            raise BadUse("--min-ranks needs --on-failure=continue: otherwise every failure ends the job")
+            raise BadUse(
+                "--min-ranks needs --on-failure=continue: otherwise every failure ends the job"
+            )
         least = whole("--min-ranks", least or given.get("TNT_MIN_RANKS") or "1", 1)
         size = sum(count for _, count in self.counts)
         if least > size:
@@ -449,15 +514,20 @@ class Plan:
         chosen["TNT_ON_FAILURE"] = failure
         chosen["TNT_MIN_RANKS"] = str(least)
         chosen["TNT_GPUS_PER_NODE"] = str(len(self.devices))
-        chosen[SCRIPT_VARIABLE] = self.script or " ".join(self.command[len(self.interpreter):])
+        chosen[SCRIPT_VARIABLE] = self.script or " ".join(self.command[len(self.interpreter) :])
         if not self.on_gpus:
             chosen["CUDA_VISIBLE_DEVICES"] = "-1"
         defaults = {"TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONUNBUFFERED": "1"}
         most = max(count for _, count in self.counts)
         if most > 1:
             share = max(1, self.cores // most)
-            defaults.update({"TF_NUM_INTRAOP_THREADS": str(share), "TF_NUM_INTEROP_THREADS": str(max(2, share)),
-                             "OMP_NUM_THREADS": str(share)})
+            defaults.update(
+                {
+                    "TF_NUM_INTRAOP_THREADS": str(share),
+                    "TF_NUM_INTEROP_THREADS": str(max(2, share)),
+                    "OMP_NUM_THREADS": str(share),
+                }
+            )
         chosen.update((name, value) for name, value in defaults.items() if not given.get(name))
         chosen.update(word.split("=", 1) for word in options.get("variables", []))
         return chosen
@@ -497,14 +567,25 @@ class Plan:
         import shlex
 
         quote = shlex.quote
-        lines = ["host {}: {} rank{}{}".format(
-            "(this one)" if host is None else host, count, "" if count == 1 else "s",
-            " on GPU " + ", ".join(self.devices[:count]) if self.devices else " on the CPU")
-            for host, count in self.counts]
+        lines = [
+            "host {}: {} rank{}{}".format(
+                "(this one)" if host is None else host,
+                count,
+                "" if count == 1 else "s",
+                " on GPU " + ", ".join(self.devices[:count]) if self.devices else " on the CPU",
+            )
+            for host, count in self.counts
+        ]
         if self.hosts and not self.options.get("no_gpu"):
-            lines.append("(in a dry run other hosts are not asked for their GPUs: they are taken to be as this one)")
+            lines.append(
+                "(in a dry run other hosts are not asked for their GPUs: they are taken to be as"
+                " this one)"
+            )
         lines.append("directory: " + quote(self.directory))
-        lines += ["environment: {}={}".format(name, quote(value)) for name, value in sorted(self.variables.items())]
+        lines += [
+            "environment: {}={}".format(name, quote(value))
+            for name, value in sorted(self.variables.items())
+        ]
         lines.append("command: " + " ".join(quote(word) for word in self.job()))
         return "\n".join(lines)
 

@@ -1,7 +1,8 @@
 """A generative adversarial network with a training loop of its own: two models, two optimizers.
 
-Three lines make the loop distributed: `tnt.optimizers.Optimizer` sums gradients over all ranks, `tnt.data.Dataset`
-gives each rank its part of a global batch with its weight, and `tnt.broadcast` has all begin with equal weights.
+Three lines make the loop distributed: `tnt.optimizers.Optimizer` sums gradients over all ranks,
+`tnt.data.Dataset` gives each rank its part of a global batch with its weight, and `tnt.broadcast`
+has all begin with equal weights.
 
     tarantella -n 2 --no-gpu gan.py
 """
@@ -21,18 +22,27 @@ NOISE = 16
 
 def generator():
     """Noise to a picture of 8 x 8."""
-    return keras.Sequential([keras.Input((NOISE,)), layers.Dense(128, activation="relu"),
-                             layers.Dense(64, activation="sigmoid")])
+    return keras.Sequential(
+        [
+            keras.Input((NOISE,)),
+            layers.Dense(128, activation="relu"),
+            layers.Dense(64, activation="sigmoid"),
+        ]
+    )
 
 
 def discriminator():
     """How much a picture looks like one of the digits."""
-    return keras.Sequential([keras.Input((64,)), layers.Dense(128, activation="relu"), layers.Dense(1)])
+    return keras.Sequential(
+        [keras.Input((64,)), layers.Dense(128, activation="relu"), layers.Dense(1)]
+    )
 
 
 def begin_alike(variables):
     """All ranks take the values of rank 0."""
-    for variable, value in zip(variables, tnt.broadcast([variable.numpy() for variable in variables])):
+    for variable, value in zip(
+        variables, tnt.broadcast([variable.numpy() for variable in variables])
+    ):
         variable.assign(value)
 
 
@@ -44,7 +54,9 @@ def main():
     options = parser.parse_args()
 
     pictures = (load_digits().data / 16).astype(np.float32)
-    data = tnt.data.Dataset(tf.data.Dataset.from_tensor_slices(pictures).shuffle(2000).batch(options.batch_size))
+    data = tnt.data.Dataset(
+        tf.data.Dataset.from_tensor_slices(pictures).shuffle(2000).batch(options.batch_size)
+    )
     make, judge = generator(), discriminator()
     make_optimizer = tnt.optimizers.Optimizer(keras.optimizers.Adam(2e-4, 0.5))
     judge_optimizer = tnt.optimizers.Optimizer(keras.optimizers.Adam(2e-4, 0.5))
@@ -57,10 +69,14 @@ def main():
         with tf.GradientTape() as judge_tape, tf.GradientTape() as make_tape:
             fake = make(noise.normal((tf.shape(real)[0], NOISE)), training=True)
             on_real, on_fake = judge(real, training=True), judge(fake, training=True)
-            judge_loss = loss(tf.ones_like(on_real), on_real) + loss(tf.zeros_like(on_fake), on_fake)
+            judge_loss = loss(tf.ones_like(on_real), on_real) + loss(
+                tf.zeros_like(on_fake), on_fake
+            )
             make_loss = loss(tf.ones_like(on_fake), on_fake)
-        for tape, value, model, optimizer in ((judge_tape, judge_loss, judge, judge_optimizer),
-                                              (make_tape, make_loss, make, make_optimizer)):
+        for tape, value, model, optimizer in (
+            (judge_tape, judge_loss, judge, judge_optimizer),
+            (make_tape, make_loss, make, make_optimizer),
+        ):
             variables = model.trainable_variables
             optimizer.apply_gradients(list(zip(tape.gradient(value, variables), variables)))
         return judge_loss, make_loss
@@ -73,7 +89,12 @@ def main():
             count += 1
         losses = tnt.allreduce(sums) / count
         if tnt.is_master_rank():
-            print("epoch {}: loss of the judge {:.3f}, of the maker {:.3f}".format(epoch + 1, *losses), flush=True)
+            print(
+                "epoch {}: loss of the judge {:.3f}, of the maker {:.3f}".format(
+                    epoch + 1, *losses
+                ),
+                flush=True,
+            )
     weights = np.concatenate([value.ravel() for value in make.get_weights() + judge.get_weights()])
     if not (tnt.allgather(weights) == weights).all():
         raise SystemExit("the ranks have come apart")

@@ -1,6 +1,6 @@
 """LeNet-5 on the handwritten digits of scikit-learn: the quick start.
 
-    tarantella -n 2 --no-gpu lenet5_digits.py
+tarantella -n 2 --no-gpu lenet5_digits.py
 """
 
 import argparse
@@ -24,16 +24,18 @@ def digits():
 
 def lenet5():
     """LeNet-5 as Keras has it."""
-    return keras.Sequential([
-        keras.Input((32, 32, 1)),
-        layers.Conv2D(20, 5, padding="same", activation="relu"),
-        layers.MaxPooling2D(2),
-        layers.Conv2D(50, 5, padding="same", activation="relu"),
-        layers.MaxPooling2D(2),
-        layers.Flatten(),
-        layers.Dense(500, activation="relu"),
-        layers.Dense(10, activation="softmax"),
-    ])
+    return keras.Sequential(
+        [
+            keras.Input((32, 32, 1)),
+            layers.Conv2D(20, 5, padding="same", activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Conv2D(50, 5, padding="same", activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dense(500, activation="relu"),
+            layers.Dense(10, activation="softmax"),
+        ]
+    )
 
 
 def main():
@@ -48,12 +50,19 @@ def main():
     test = tf.data.Dataset.from_tensor_slices(held_out).batch(options.batch_size)
 
     model = tnt.Model(lenet5())
-    model.compile(optimizer=keras.optimizers.Adam(1e-3), loss="sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(
+        optimizer=keras.optimizers.Adam(1e-3),
+        loss="sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
     model.fit(data, epochs=3 if options.quick else options.epochs, validation_data=test, verbose=2)
     loss, accuracy = model.evaluate(test, verbose=0)
     if tnt.is_master_rank():
-        print("{} ranks: loss {:.3f}, accuracy {:.3f} on digits that were held out".format(
-            tnt.get_size(), loss, accuracy))
+        print(
+            "{} ranks: loss {:.3f}, accuracy {:.3f} on digits that were held out".format(
+                tnt.get_size(), loss, accuracy
+            )
+        )
     if accuracy < 0.8:
         raise SystemExit("the model has not learned")
 

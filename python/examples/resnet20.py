@@ -1,7 +1,9 @@
-"""ResNet-20 with the layers of the paper on CIFAR-10, here on digits in colour, since nothing is downloaded.
+"""ResNet-20 with the layers of the paper on CIFAR-10, here on digits in colour, since nothing is
+downloaded.
 
-BatchNormalization takes mean and variance over the global batch (`sync_batch_norm=True`); the learning rate
-follows a schedule; the weights are saved by one rank, as a file that plain Keras loads.
+BatchNormalization takes mean and variance over the global batch (`sync_batch_norm=True`); the
+learning rate follows a schedule; the weights are saved by one rank, as a file that plain Keras
+loads.
 
     tarantella -n 2 --no-gpu resnet20.py
 """
@@ -23,7 +25,9 @@ layers = keras.layers
 def pictures(count):
     """Digits of 32 x 32 in random colours."""
     loaded = load_digits()
-    grey = loaded.images[:count].astype(np.float32).repeat(4, axis=1).repeat(4, axis=2)[..., None] / 16
+    grey = (
+        loaded.images[:count].astype(np.float32).repeat(4, axis=1).repeat(4, axis=2)[..., None] / 16
+    )
     colours = np.random.default_rng(7).uniform(0.3, 1, (count, 1, 1, 3)).astype(np.float32)
     return grey * colours, loaded.target[:count]
 
@@ -32,12 +36,16 @@ def block(x, filters, stride):
     """Two convolutions beside a short cut."""
     shortcut = x
     for number, step in enumerate((stride, 1)):
-        x = layers.Conv2D(filters, 3, step, padding="same", use_bias=False, kernel_initializer="he_normal")(x)
+        x = layers.Conv2D(
+            filters, 3, step, padding="same", use_bias=False, kernel_initializer="he_normal"
+        )(x)
         x = layers.BatchNormalization()(x)
         if number == 0:
             x = layers.ReLU()(x)
     if stride != 1:
-        shortcut = layers.Conv2D(filters, 1, stride, use_bias=False, kernel_initializer="he_normal")(shortcut)
+        shortcut = layers.Conv2D(
+            filters, 1, stride, use_bias=False, kernel_initializer="he_normal"
+        )(shortcut)
         shortcut = layers.BatchNormalization()(shortcut)
     return layers.ReLU()(layers.Add()([x, shortcut]))
 
@@ -62,20 +70,36 @@ def main():
     options = parser.parse_args()
 
     images, labels = pictures(256 if options.quick else 1437)
-    data = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(images)).batch(options.batch_size)
+    data = (
+        tf.data.Dataset.from_tensor_slices((images, labels))
+        .shuffle(len(images))
+        .batch(options.batch_size)
+    )
     model = tnt.Model(resnet20(), sync_batch_norm=True)
     schedule = keras.callbacks.LearningRateScheduler(lambda epoch: 0.05 * 0.5 ** (epoch // 5))
-    model.compile(keras.optimizers.SGD(0.05, momentum=0.9), "sparse_categorical_crossentropy", metrics=["accuracy"])
-    history = model.fit(data, epochs=1 if options.quick else options.epochs, callbacks=[schedule], verbose=2)
+    model.compile(
+        keras.optimizers.SGD(0.05, momentum=0.9),
+        "sparse_categorical_crossentropy",
+        metrics=["accuracy"],
+    )
+    history = model.fit(
+        data, epochs=1 if options.quick else options.epochs, callbacks=[schedule], verbose=2
+    )
     with tempfile.TemporaryDirectory() as directory:
         # Written by the master; each rank has a name of its own, so others find nothing there.
         path = os.path.join(directory, "resnet20.weights.h5")
         model.save_weights(path)
         if tnt.is_master_rank():
-            print("loss {:.3f}; {} bytes of weights".format(history.history["loss"][-1], os.path.getsize(path)))
+            print(
+                "loss {:.3f}; {} bytes of weights".format(
+                    history.history["loss"][-1], os.path.getsize(path)
+                )
+            )
             plain = resnet20()
             plain.load_weights(path)
-            same = all(np.array_equal(a, b) for a, b in zip(plain.get_weights(), model.get_weights()))
+            same = all(
+                np.array_equal(a, b) for a, b in zip(plain.get_weights(), model.get_weights())
+            )
             if not same:
                 raise SystemExit("the file has other weights than the model")
 

@@ -1,7 +1,9 @@
-"""A small Transformer that tells whether a sequence reads the same from both ends, with data divided by hand.
+"""A small Transformer that tells whether a sequence reads the same from both ends, with data
+divided by hand.
 
-Each rank makes its own sequences, and `tnt_distribute_dataset=False` feeds them as they are: gradients are
-weighted by the samples of each rank. The validation data are the same on all ranks and divided as usual.
+Each rank makes its own sequences, and `tnt_distribute_dataset=False` feeds them as they are:
+gradients are weighted by the samples of each rank. The validation data are the same on all ranks
+and divided as usual.
 
     tarantella -n 2 --no-gpu transformer.py
 """
@@ -23,15 +25,19 @@ def sequences(count, seed):
     random = np.random.default_rng(seed)
     data = random.integers(0, WORDS, (count, LENGTH))
     labels = random.integers(0, 2, count)
-    mirrored = np.concatenate([data[:, :LENGTH // 2], data[:, :LENGTH // 2][:, ::-1]], axis=1)
-    return np.where(labels[:, None] == 1, mirrored, data).astype(np.int32), labels.astype(np.float32)
+    mirrored = np.concatenate([data[:, : LENGTH // 2], data[:, : LENGTH // 2][:, ::-1]], axis=1)
+    return np.where(labels[:, None] == 1, mirrored, data).astype(np.int32), labels.astype(
+        np.float32
+    )
 
 
 class Places(layers.Layer):
     """Adds to each word what tells its place."""
 
     def build(self, shape):
-        self.table = self.add_weight(name="table", shape=(shape[-2], shape[-1]), initializer="random_normal")
+        self.table = self.add_weight(
+            name="table", shape=(shape[-2], shape[-1]), initializer="random_normal"
+        )
         self.built = True
 
     def call(self, x):
@@ -61,12 +67,24 @@ def main():
     data = data.batch(max(1, 64 // tnt.get_size()), drop_remainder=True)
     test = tf.data.Dataset.from_tensor_slices(sequences(512, seed=0)).batch(128)
     model = tnt.Model(transformer())
-    model.compile(keras.optimizers.Adam(2e-3), "binary_crossentropy", metrics=["accuracy", keras.metrics.AUC()])
-    history = model.fit(data, validation_data=test, epochs=1 if options.quick else options.epochs, verbose=2,
-                        tnt_distribute_dataset=False)
+    model.compile(
+        keras.optimizers.Adam(2e-3),
+        "binary_crossentropy",
+        metrics=["accuracy", keras.metrics.AUC()],
+    )
+    history = model.fit(
+        data,
+        validation_data=test,
+        epochs=1 if options.quick else options.epochs,
+        verbose=2,
+        tnt_distribute_dataset=False,
+    )
     if tnt.is_master_rank():
-        print("accuracy {:.3f} on {} sequences of {} ranks each epoch".format(
-            history.history["val_accuracy"][-1], own * tnt.get_size(), tnt.get_size()))
+        print(
+            "accuracy {:.3f} on {} sequences of {} ranks each epoch".format(
+                history.history["val_accuracy"][-1], own * tnt.get_size(), tnt.get_size()
+            )
+        )
 
 
 main()

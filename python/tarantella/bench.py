@@ -1,9 +1,11 @@
-"""`python -m tarantella.bench`: what training costs here, beside one plain process and beside rivals.
+"""`python -m tarantella.bench`: what training costs here, beside one plain process and beside
+rivals.
 
-Every figure comes from processes of its own, in rounds: each round runs all variants once, so that what else
-the machine does meets all of them. Of each variant the best round counts, by wall time. A variant is a number
-of ranks of this layer, or of Horovod, or one plain process of Keras without it, which is bound to one core.
-The global batch is the same for all. CPU time is user and system time of all ranks.
+Every figure comes from processes of its own, in rounds: each round runs all variants once, so that
+what else the machine does meets all of them. Of each variant the best round counts, by wall time. A
+variant is a number of ranks of this layer, or of Horovod, or one plain process of Keras without it,
+which is bound to one core. The global batch is the same for all. CPU time is user and system time
+of all ranks.
 """
 
 import argparse
@@ -29,11 +31,20 @@ def make_model(keras, name):
     """A model of images of 28 x 28."""
     layers = keras.layers
     if name == "lenet":
-        stack = [layers.Conv2D(20, 5, padding="same", activation="relu"), layers.MaxPooling2D(2),
-                 layers.Conv2D(50, 5, padding="same", activation="relu"), layers.MaxPooling2D(2), layers.Flatten(),
-                 layers.Dense(500, activation="relu")]
+        stack = [
+            layers.Conv2D(20, 5, padding="same", activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Conv2D(50, 5, padding="same", activation="relu"),
+            layers.MaxPooling2D(2),
+            layers.Flatten(),
+            layers.Dense(500, activation="relu"),
+        ]
     elif name == "perceptron":
-        stack = [layers.Flatten(), layers.Dense(1700, activation="relu"), layers.Dense(1700, activation="relu")]
+        stack = [
+            layers.Flatten(),
+            layers.Dense(1700, activation="relu"),
+            layers.Dense(1700, activation="relu"),
+        ]
     else:
         stack = [layers.Flatten()] + [layers.Dense(128, activation="relu") for _ in range(40)]
     return keras.Sequential([keras.Input((28, 28, 1))] + stack + [layers.Dense(10)])
@@ -62,6 +73,7 @@ def train(name, variant, epochs):
 
         def total(values):
             return hvd.allreduce(values, average=False).numpy()
+
     import numpy as np
     import tensorflow as tf
 
@@ -75,16 +87,22 @@ def train(name, variant, epochs):
     if variant == "tarantella":
         model = tnt.Model(model)
     elif variant == "horovod":
-        data = tf.data.Dataset.from_tensor_slices((images, labels)).shard(size, rank).batch(BATCH // size)
+        data = (
+            tf.data.Dataset.from_tensor_slices((images, labels))
+            .shard(size, rank)
+            .batch(BATCH // size)
+        )
         optimizer = hvd.DistributedOptimizer(optimizer)
         callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     first, _ = timed(lambda: model.fit(data.take(1), epochs=1, verbose=0, callbacks=callbacks))
     model.fit(data, epochs=1, verbose=0)
     found = {"first_step": first, "size": size}
-    for what, action in (("fit", lambda: model.fit(data, epochs=1, verbose=0)),
-                         ("evaluate", lambda: model.evaluate(data, verbose=0)),
-                         ("predict", lambda: model.predict(images, batch_size=BATCH, verbose=0))):
+    for what, action in (
+        ("fit", lambda: model.fit(data, epochs=1, verbose=0)),
+        ("evaluate", lambda: model.evaluate(data, verbose=0)),
+        ("predict", lambda: model.predict(images, batch_size=BATCH, verbose=0)),
+    ):
         if variant == "horovod" and what != "fit":
             continue
         action()
@@ -100,8 +118,15 @@ def train(name, variant, epochs):
 
 def environment():
     """That of the processes: one thread of TensorFlow for a rank."""
-    return dict(os.environ, TF_NUM_INTRAOP_THREADS="1", TF_NUM_INTEROP_THREADS="2", OMP_NUM_THREADS="1",
-                TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="-1", TNT_LOG_LEVEL="ERROR")
+    return dict(
+        os.environ,
+        TF_NUM_INTRAOP_THREADS="1",
+        TF_NUM_INTEROP_THREADS="2",
+        OMP_NUM_THREADS="1",
+        TF_CPP_MIN_LOG_LEVEL="3",
+        CUDA_VISIBLE_DEVICES="-1",
+        TNT_LOG_LEVEL="ERROR",
+    )
 
 
 def command(variant, ranks):
@@ -119,14 +144,29 @@ def command(variant, ranks):
 
 def run(variant, ranks, name, epochs):
     """The figures of one variant, from one start of it."""
-    words = command(variant, ranks) + ["--worker", variant, "--model", name, "--epochs", str(epochs)]
-    done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(),
-                          check=False)
+    words = command(variant, ranks) + [
+        "--worker",
+        variant,
+        "--model",
+        name,
+        "--epochs",
+        str(epochs),
+    ]
+    done = subprocess.run(
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        check=False,
+    )
     for line in done.stdout.splitlines():
         if MARK in line:
-            return json.loads(line[line.index(MARK) + len(MARK):])
+            return json.loads(line[line.index(MARK) + len(MARK) :])
     sys.stderr.write(done.stderr)
-    raise SystemExit("{} on {} ranks ended with status {} and no figures".format(variant, ranks, done.returncode))
+    raise SystemExit(
+        "{} on {} ranks ended with status {} and no figures".format(variant, ranks, done.returncode)
+    )
 
 
 def shortest(words, more=None, times=5):
@@ -134,7 +174,9 @@ def shortest(words, more=None, times=5):
     found = []
     for _ in range(times):
         begin = time.perf_counter()
-        subprocess.run(words, check=True, stdout=subprocess.DEVNULL, env=dict(environment(), **(more or {})))
+        subprocess.run(
+            words, check=True, stdout=subprocess.DEVNULL, env=dict(environment(), **(more or {}))
+        )
         found.append(time.perf_counter() - begin)
     return min(found)
 
@@ -148,8 +190,13 @@ def starts():
     numpy = shortest([sys.executable, "-c", "import numpy"])
     package = shortest([sys.executable, "-c", "import tarantella"], {"TNT_FRONTEND": "none"})
     script = shortest(cli + ["-n", "2", "--no-gpu", "--", "-c", "pass"])
-    return {"python": python, "import_besides_numpy": package - numpy, "import": package - python,
-            "command": shortest(cli + ["--version"]), "command_to_script": script - python}
+    return {
+        "python": python,
+        "import_besides_numpy": package - numpy,
+        "import": package - python,
+        "command": shortest(cli + ["--version"]),
+        "command_to_script": script - python,
+    }
 
 
 def compare(options):
@@ -164,8 +211,12 @@ def compare(options):
                 key = (name, variant, ranks)
                 if key not in found or one["fit"]["wall"] < found[key]["fit"]["wall"]:
                     found[key] = one
-                print("round {}: {} {} x {}: {:.2f} s an epoch, {:.2f} CPU-s".format(
-                    number + 1, name, variant, ranks, one["fit"]["wall"], one["fit"]["cpu"]), file=sys.stderr)
+                print(
+                    "round {}: {} {} x {}: {:.2f} s an epoch, {:.2f} CPU-s".format(
+                        number + 1, name, variant, ranks, one["fit"]["wall"], one["fit"]["cpu"]
+                    ),
+                    file=sys.stderr,
+                )
     return found
 
 
@@ -173,10 +224,16 @@ def rows(found):
     """Records for the table and the file, each beside the plain process."""
     for (name, variant, ranks), one in found.items():
         plain = found[name, "plain", 1]
-        record = {"model": name, "variant": variant, "ranks": ranks, "first_step_s": one["first_step"],
-                  "epoch_s": one["fit"]["wall"], "epoch_cpu_s": one["fit"]["cpu"],
-                  "throughput_by_plain": plain["fit"]["wall"] / one["fit"]["wall"],
-                  "cpu_by_plain": one["fit"]["cpu"] / plain["fit"]["cpu"]}
+        record = {
+            "model": name,
+            "variant": variant,
+            "ranks": ranks,
+            "first_step_s": one["first_step"],
+            "epoch_s": one["fit"]["wall"],
+            "epoch_cpu_s": one["fit"]["cpu"],
+            "throughput_by_plain": plain["fit"]["wall"] / one["fit"]["wall"],
+            "cpu_by_plain": one["fit"]["cpu"] / plain["fit"]["cpu"],
+        }
         for what in ("evaluate", "predict"):
             if what in one:
                 record[what + "_throughput_by_plain"] = plain[what]["wall"] / one[what]["wall"]
@@ -185,18 +242,43 @@ def rows(found):
 
 def table(records):
     """The records as text."""
-    lines = ["{:<11} {:<11} {:>5} {:>9} {:>9} {:>11} {:>11} {:>9} {:>9}  {}".format(
-        "model", "variant", "ranks", "s/epoch", "CPU-s", "throughput", "CPU-s by 1", "evaluate", "predict", "goals")]
+    lines = [
+        "{:<11} {:<11} {:>5} {:>9} {:>9} {:>11} {:>11} {:>9} {:>9}  {}".format(
+            "model",
+            "variant",
+            "ranks",
+            "s/epoch",
+            "CPU-s",
+            "throughput",
+            "CPU-s by 1",
+            "evaluate",
+            "predict",
+            "goals",
+        )
+    ]
     for record in records:
         goal = ""
         if record["variant"] == "tarantella" and record["ranks"] == 2:
             cpu, throughput = GOALS[record["model"]]
-            goal = "CPU-s {:g}".format(cpu) + (", throughput {:g}".format(throughput) if throughput else "")
-        lines.append("{:<11} {:<11} {:>5} {:>9.2f} {:>9.2f} {:>10.2f}x {:>10.2f}x {:>9} {:>9}  {}".format(
-            record["model"], record["variant"], record["ranks"], record["epoch_s"], record["epoch_cpu_s"],
-            record["throughput_by_plain"], record["cpu_by_plain"],
-            *("{:.2f}x".format(record[key]) if key in record else "-"
-              for key in ("evaluate_throughput_by_plain", "predict_throughput_by_plain")), goal).rstrip())
+            goal = "CPU-s {:g}".format(cpu) + (
+                ", throughput {:g}".format(throughput) if throughput else ""
+            )
+        lines.append(
+            "{:<11} {:<11} {:>5} {:>9.2f} {:>9.2f} {:>10.2f}x {:>10.2f}x {:>9} {:>9}  {}".format(
+                record["model"],
+                record["variant"],
+                record["ranks"],
+                record["epoch_s"],
+                record["epoch_cpu_s"],
+                record["throughput_by_plain"],
+                record["cpu_by_plain"],
+                *(
+                    "{:.2f}x".format(record[key]) if key in record else "-"
+                    for key in ("evaluate_throughput_by_plain", "predict_throughput_by_plain")
+                ),
+                goal,
+            ).rstrip()
+        )
     return "\n".join(lines)
 
 
@@ -205,9 +287,14 @@ COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#555555")
 
 def svg(body, title, width=640, height=360):
     """A picture around these elements."""
-    head = ('<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" '
-            'font-family="sans-serif" font-size="12">'.format(width, height))
-    text = '<rect width="100%" height="100%" fill="white"/><text x="20" y="24" font-size="15">{}</text>'.format(title)
+    head = (
+        '<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" '
+        'font-family="sans-serif" font-size="12">'.format(width, height)
+    )
+    text = (
+        '<rect width="100%" height="100%" fill="white"/><text x="20" y="24"'
+        ' font-size="15">{}</text>'.format(title)
+    )
     return "\n".join([head, text] + body + ["</svg>", ""])
 
 
@@ -224,10 +311,16 @@ def speed_up(records):
     left, right, low, high = 60, 460, 310, 50
 
     def place(ranks, value):
-        return left + (right - left) * (ranks - 1) / max(1, most - 1), low - (low - high) * value / top
+        return (
+            left + (right - left) * (ranks - 1) / max(1, most - 1),
+            low - (low - high) * value / top,
+        )
 
-    body = ['<path d="M{} {}V{}H{}" fill="none" stroke="black"/>'.format(left, high, low, right),
-            text((left + right) / 2, low + 36, "ranks", "middle"), text(20, 44, "throughput by one plain process")]
+    body = [
+        '<path d="M{} {}V{}H{}" fill="none" stroke="black"/>'.format(left, high, low, right),
+        text((left + right) / 2, low + 36, "ranks", "middle"),
+        text(20, 44, "throughput by one plain process"),
+    ]
     for ranks in range(1, most + 1):
         body.append(text(place(ranks, 0)[0], low + 18, str(ranks), "middle"))
         body.append(text(left - 8, place(1, ranks)[1] + 4, str(ranks), "end"))
@@ -237,10 +330,20 @@ def speed_up(records):
         lines.append((name, own, COLOURS[number % len(COLOURS)]))
     for number, (name, points, colour) in enumerate(lines):
         places = [place(*point) for point in points]
-        body.append('<polyline points="{}" fill="none" stroke="{}" stroke-width="2"/>'.format(
-            " ".join("{:.1f},{:.1f}".format(*each) for each in places), colour))
-        body += ['<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>'.format(*each, colour) for each in places]
-        body.append('<rect x="480" y="{}" width="12" height="12" fill="{}"/>'.format(60 + 20 * number, colour))
+        body.append(
+            '<polyline points="{}" fill="none" stroke="{}" stroke-width="2"/>'.format(
+                " ".join("{:.1f},{:.1f}".format(*each) for each in places), colour
+            )
+        )
+        body += [
+            '<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>'.format(*each, colour)
+            for each in places
+        ]
+        body.append(
+            '<rect x="480" y="{}" width="12" height="12" fill="{}"/>'.format(
+                60 + 20 * number, colour
+            )
+        )
         body.append(text(498, 71 + 20 * number, name))
     return svg(body, "Speed-up of training")
 
@@ -255,8 +358,14 @@ def cpu_seconds(records):
         for record in (record for record in records if record["model"] == name):
             colour = COLOURS[names.index((record["variant"], record["ranks"])) % len(COLOURS)]
             length = 320 * record["cpu_by_plain"] / top
-            body.append('<rect x="240" y="{}" width="{:.1f}" height="14" fill="{}"/>'.format(y, length, colour))
-            body.append(text(232, y + 12, "{} x {}".format(record["variant"], record["ranks"]), "end"))
+            body.append(
+                '<rect x="240" y="{}" width="{:.1f}" height="14" fill="{}"/>'.format(
+                    y, length, colour
+                )
+            )
+            body.append(
+                text(232, y + 12, "{} x {}".format(record["variant"], record["ranks"]), "end")
+            )
             body.append(text(246 + length, y + 12, "{:.2f}".format(record["cpu_by_plain"])))
             y += 20
         y += 10
@@ -270,14 +379,26 @@ def numbers(words):
 
 def parse(words):
     """The options."""
-    parser = argparse.ArgumentParser(prog="python -m tarantella.bench", description=__doc__.splitlines()[0])
-    parser.add_argument("--ranks", type=numbers, default=[1, 2], help="numbers of ranks; default: 1,2")
-    parser.add_argument("--models", type=lambda words: words.split(","), default=list(MODELS),
-                        help="of {}".format(", ".join(MODELS)))
-    parser.add_argument("--rivals", type=lambda words: words.split(","), default=[], help="horovod, where installed")
+    parser = argparse.ArgumentParser(
+        prog="python -m tarantella.bench", description=__doc__.splitlines()[0]
+    )
+    parser.add_argument(
+        "--ranks", type=numbers, default=[1, 2], help="numbers of ranks; default: 1,2"
+    )
+    parser.add_argument(
+        "--models",
+        type=lambda words: words.split(","),
+        default=list(MODELS),
+        help="of {}".format(", ".join(MODELS)),
+    )
+    parser.add_argument(
+        "--rivals", type=lambda words: words.split(","), default=[], help="horovod, where installed"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--epochs", type=int, default=3, help="in each process; default: 3")
-    parser.add_argument("--to", default=".", metavar="DIR", help="where training.json and the plots go")
+    parser.add_argument(
+        "--to", default=".", metavar="DIR", help="where training.json and the plots go"
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     parser.add_argument("--model", help=argparse.SUPPRESS)
     options = parser.parse_args(words)
@@ -287,11 +408,17 @@ def parse(words):
     for each in options.rivals:
         if each not in RIVALS:
             parser.error("there is no rival {}; use {}".format(each, ", ".join(RIVALS)))
-        found = subprocess.run([sys.executable, "-c", "import horovod.tensorflow.keras"], check=False,
-                               stderr=subprocess.DEVNULL, env=environment())
+        found = subprocess.run(
+            [sys.executable, "-c", "import horovod.tensorflow.keras"],
+            check=False,
+            stderr=subprocess.DEVNULL,
+            env=environment(),
+        )
         if found.returncode != 0:
-            parser.error("Horovod cannot be imported here: build it with HOROVOD_WITH_TENSORFLOW=1 in an environment "
-                         "with TensorFlow 2.10 to 2.12, or leave out --rivals")
+            parser.error(
+                "Horovod cannot be imported here: build it with HOROVOD_WITH_TENSORFLOW=1 in an"
+                " environment with TensorFlow 2.10 to 2.12, or leave out --rivals"
+            )
     return options
 
 
@@ -309,11 +436,28 @@ def main(words=None):
     records = list(rows(compare(options)))
     beginnings = starts()
     print(table(records))
-    print("\n" + "\n".join("{:<22} {:6.3f} s".format(name, value) for name, value in beginnings.items()))
+    print(
+        "\n"
+        + "\n".join("{:<22} {:6.3f} s".format(name, value) for name, value in beginnings.items())
+    )
     os.makedirs(options.to, exist_ok=True)
-    for name, content in (("training.json", json.dumps(
-            {"cores": cores, "batch": BATCH, "steps": STEPS, "rows": records, "starts_s": beginnings}, indent=1)),
-            ("speed-up.svg", speed_up(records)), ("cpu-time.svg", cpu_seconds(records))):
+    for name, content in (
+        (
+            "training.json",
+            json.dumps(
+                {
+                    "cores": cores,
+                    "batch": BATCH,
+                    "steps": STEPS,
+                    "rows": records,
+                    "starts_s": beginnings,
+                },
+                indent=1,
+            ),
+        ),
+        ("speed-up.svg", speed_up(records)),
+        ("cpu-time.svg", cpu_seconds(records)),
+    ):
         with open(os.path.join(options.to, name), "w", encoding="utf-8") as file:
             file.write(content)
     return 0
@@ -321,6 +465,7 @@ def main(words=None):
 
 if __name__ == "__main__":
     if not __package__:
-        # Started by its path, Python would take modules of this package for those of others (keras).
+        # Started by its path, Python would take modules of this package for those of others
+        # (keras).
         sys.path.pop(0)
     sys.exit(main())

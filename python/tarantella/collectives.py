@@ -73,8 +73,11 @@ class Group:
         if self.size == ranks.get_size():
             return ranks.world_group()
         if not self.contains_rank(ranks.get_rank()):
-            raise ValueError("rank {} is not in the group {}, so it may not take part".format(
-                ranks.get_rank(), list(self._ranks)))
+            raise ValueError(
+                "rank {} is not in the group {}, so it may not take part".format(
+                    ranks.get_rank(), list(self._ranks)
+                )
+            )
         wanted = tuple(ranks.job_rank(rank) for rank in self._ranks)
         if wanted not in _groups:
             _groups[wanted] = make_group(wanted)
@@ -115,8 +118,10 @@ def _array(value: Any) -> np.ndarray:
         value = value.numpy()
     array = np.asarray(value)
     if array.dtype != np.bool_ and array.dtype.name not in library.TYPES:
-        raise TypeError("elements of type {} cannot be sent; use integers, floating point numbers or bool".format(
-            array.dtype))
+        raise TypeError(
+            "elements of type {} cannot be sent; use integers, floating point numbers or"
+            " bool".format(array.dtype)
+        )
     return array
 
 
@@ -139,24 +144,33 @@ def _operation(op: Any) -> str:
     word = op.value if isinstance(op, ReductionOp) else str(op).lower()
     word = {"product": "prod", "mean": "average", "avg": "average"}.get(word, word)
     if word not in library.OPERATIONS:
-        raise ValueError("there is no reduction {!r}; use one of {}".format(op, ", ".join(sorted(library.OPERATIONS))))
+        raise ValueError(
+            "there is no reduction {!r}; use one of {}".format(
+                op, ", ".join(sorted(library.OPERATIONS))
+            )
+        )
     return word
 
 
 def _bool_operation(word: str) -> str:
     known = {"sum": "or", "max": "or", "or": "or", "prod": "and", "min": "and", "and": "and"}
     if word not in known:
-        raise TypeError("bool elements cannot be reduced by {}; use and, or, min, max, sum or prod".format(word))
+        raise TypeError(
+            "bool elements cannot be reduced by {}; use and, or, min, max, sum or prod".format(word)
+        )
     return known[word]
 
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple)) and any(
-        isinstance(item, np.ndarray) or hasattr(item, "numpy") for item in value)
+        isinstance(item, np.ndarray) or hasattr(item, "numpy") for item in value
+    )
 
 
 def allreduce(x: Any, op: Any = "sum", group: Optional[Group] = None) -> Any:
-    """Combines `x` of all ranks, element by element. A list of arrays is reduced array by array, fused."""
+    """Combines `x` of all ranks, element by element. A list of arrays is reduced array by array,
+    fused.
+    """
     word = _operation(op)
     number = _group_number(group)
     if _is_list(x):
@@ -170,8 +184,16 @@ def _allreduce_one(array: np.ndarray, word: str, number: int) -> np.ndarray:
     send = _sendable(array)
     receive = np.empty_like(send)
     operation = library.OPERATIONS[_bool_operation(word) if as_bool else word]
-    library.wait("gaspi_coll_allreduce", send.ctypes.data, receive.ctypes.data, send.size, _type(send), operation,
-                 number, None)
+    library.wait(
+        "gaspi_coll_allreduce",
+        send.ctypes.data,
+        receive.ctypes.data,
+        send.size,
+        _type(send),
+        operation,
+        number,
+        None,
+    )
     receive = receive.reshape(array.shape)
     return receive.view(np.bool_) if as_bool else receive
 
@@ -221,7 +243,9 @@ def broadcast_into(arrays: Sequence[np.ndarray], source: int, number: int) -> No
     table = (library.Piece * max(1, len(pieces)))()
     for entry, piece in zip(table, pieces):
         entry.data, entry.count, entry.datatype = piece.ctypes.data, piece.size, _type(piece)
-    library.wait("gaspi_coll_broadcast_list", ctypes.addressof(table), len(pieces), source, number, None)
+    library.wait(
+        "gaspi_coll_broadcast_list", ctypes.addressof(table), len(pieces), source, number, None
+    )
 
 
 def allgather(x: Any, group: Optional[Group] = None) -> Any:
@@ -230,14 +254,23 @@ def allgather(x: Any, group: Optional[Group] = None) -> Any:
     send = _sendable(array)
     size = len(_group_ranks(group))
     receive = np.empty((size,) + send.shape, send.dtype)
-    library.wait("gaspi_coll_allgather", send.ctypes.data, receive.ctypes.data, send.size, _type(send),
-                 _group_number(group), None)
+    library.wait(
+        "gaspi_coll_allgather",
+        send.ctypes.data,
+        receive.ctypes.data,
+        send.size,
+        _type(send),
+        _group_number(group),
+        None,
+    )
     receive = receive.reshape((size,) + array.shape)
     return receive.view(np.bool_) if array.dtype == np.bool_ else receive
 
 
 def allgatherv(x: Any, group: Optional[Group] = None) -> Any:
-    """The arrays of all ranks, one behind the other along the first axis, which may differ in length."""
+    """The arrays of all ranks, one behind the other along the first axis, which may differ in
+    length.
+    """
     if _is_list(x):
         return [allgatherv(item, group) for item in x]
     array = np.atleast_1d(_array(x))
@@ -246,8 +279,16 @@ def allgatherv(x: Any, group: Optional[Group] = None) -> Any:
     row = int(np.prod(array.shape[1:], dtype=np.int64))
     counts = (ctypes.c_uint64 * len(rows))(*(count * row for count in rows))
     receive = np.empty((sum(rows),) + array.shape[1:], send.dtype)
-    library.wait("gaspi_coll_allgatherv", send.ctypes.data, receive.ctypes.data, ctypes.addressof(counts), None,
-                 _type(send), _group_number(group), None)
+    library.wait(
+        "gaspi_coll_allgatherv",
+        send.ctypes.data,
+        receive.ctypes.data,
+        ctypes.addressof(counts),
+        None,
+        _type(send),
+        _group_number(group),
+        None,
+    )
     return receive.view(np.bool_) if array.dtype == np.bool_ else receive
 
 
@@ -280,7 +321,7 @@ def allgather_object(obj: Any) -> List[Any]:
     gathered = allgatherv(data)
     objects, begin = [], 0
     for length in lengths:
-        objects.append(pickle.loads(gathered[begin:begin + length].tobytes()))
+        objects.append(pickle.loads(gathered[begin : begin + length].tobytes()))
         begin += length
     return objects
 
@@ -295,7 +336,9 @@ class _Collective:
 class Allreduce(_Collective):
     """Combines arrays of the shapes and types of `inputs`."""
 
-    def __init__(self, inputs: Any, op: ReductionOp = ReductionOp.SUM, group: Optional[Group] = None) -> None:
+    def __init__(
+        self, inputs: Any, op: ReductionOp = ReductionOp.SUM, group: Optional[Group] = None
+    ) -> None:
         super().__init__(group)
         self._op = _operation(op)
         self._shapes = _shapes(inputs)
@@ -361,5 +404,8 @@ def _shapes(inputs: Any) -> List[Tuple[Tuple[int, ...], str]]:
 def _check_shapes(inputs: Any, wanted: List[Tuple[Tuple[int, ...], str]]) -> None:
     given = _shapes(inputs)
     if given != wanted:
-        raise ValueError("the operation was made for {}, and got {}; make another one for other shapes".format(
-            wanted, given))
+        raise ValueError(
+            "the operation was made for {}, and got {}; make another one for other shapes".format(
+                wanted, given
+            )
+        )

@@ -1,14 +1,17 @@
 """Dividing data among the ranks.
 
-A batch of `b` samples is cut into contiguous slices: each rank takes `b // p` samples, the first `b % p`
-ranks one more. A rank without a sample takes the first one as a stand-in, which must change nothing.
+A batch of `b` samples is cut into contiguous slices: each rank takes `b // p` samples, the first `b
+% p` ranks one more. A rank without a sample takes the first one as a stand-in, which must change
+nothing.
 
-Datasets made here yield `(element, share)`. `share` is a dict of int64: `local`, samples of this rank, 0 for a
-stand-in; `global`, samples of the batch, 0 where only the ranks together know it (each feeds its own data);
-and, when batches are compared, `fingerprint`, two numbers that are equal on all ranks for equal batches.
+Datasets made here yield `(element, share)`. `share` is a dict of int64: `local`, samples of this
+rank, 0 for a stand-in; `global`, samples of the batch, 0 where only the ranks together know it
+(each feeds its own data); and, when batches are compared, `fingerprint`, two numbers that are equal
+on all ranks for equal batches.
 
-Every rank runs the dataset of the user up to the cut, so it must be the same on all ranks. Datasets are never
-looked at beforehand: an iteration more would change the order that a shuffled dataset gives next.
+Every rank runs the dataset of the user up to the cut, so it must be the same on all ranks. Datasets
+are never looked at beforehand: an iteration more would change the order that a shuffled dataset
+gives next.
 """
 
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
@@ -24,6 +27,7 @@ _FINGERPRINT_VALUES = 8
 
 
 # ==== The rule ====
+
 
 def bounds(batch: Any, num_ranks: int, rank: int) -> Tuple[Any, Any]:
     """First sample and number of samples of a rank; of numbers or of tensors."""
@@ -44,10 +48,13 @@ def describe(batch: int, num_ranks: int) -> str:
     each, more = divmod(batch, num_ranks)
     if more == 0:
         return "{} = {} x {} ranks".format(batch, each, num_ranks)
-    return "{} = {} x {} + {} x {} on {} ranks".format(batch, more, each + 1, num_ranks - more, each, num_ranks)
+    return "{} = {} x {} + {} x {} on {} ranks".format(
+        batch, more, each + 1, num_ranks - more, each, num_ranks
+    )
 
 
 # ==== Elements ====
+
 
 def leaves(element: Any) -> List[Any]:
     """The tensors, or the specifications of tensors, of an element."""
@@ -71,13 +78,18 @@ def check_batched(spec: Any) -> None:
     lengths = set()
     for leaf in leaves(spec):
         if leaf.shape.rank == 0:
-            raise ValueError("the dataset yields single samples or scalars: {}; batch it with the global batch size, "
-                             "dataset.batch(64), or pass tnt_micro_batch_size".format(spec))
+            raise ValueError(
+                "the dataset yields single samples or scalars: {}; batch it with the global batch"
+                " size, dataset.batch(64), or pass tnt_micro_batch_size".format(spec)
+            )
         if leaf.shape.rank is not None and leaf.shape[0] is not None:
             lengths.add(int(leaf.shape[0]))
     if len(lengths) > 1:
-        raise ValueError("the parts of a batch have different numbers of samples, {}: {}".format(
-            ", ".join(str(length) for length in sorted(lengths)), spec))
+        raise ValueError(
+            "the parts of a batch have different numbers of samples, {}: {}".format(
+                ", ".join(str(length) for length in sorted(lengths)), spec
+            )
+        )
 
 
 def static_batch(spec: Any) -> Optional[int]:
@@ -95,9 +107,14 @@ def _batch_of(element: Any) -> Any:
     fixed = [count for count in counts if isinstance(count, int)]
     if fixed:
         return fixed[0]
-    with tf.control_dependencies([
-            tf.debugging.assert_equal(count, counts[0], "the parts of a batch have different numbers of samples")
-            for count in counts[1:]]):
+    with tf.control_dependencies(
+        [
+            tf.debugging.assert_equal(
+                count, counts[0], "the parts of a batch have different numbers of samples"
+            )
+            for count in counts[1:]
+        ]
+    ):
         return tf.identity(counts[0])
 
 
@@ -108,7 +125,7 @@ def _take(leaf: Any, begin: Any, count: Any) -> Any:
         rest = leaf.dense_shape[1:]
         start = tf.concat([[tf.cast(begin, tf.int64)], tf.zeros_like(rest)], 0)
         return tf.sparse.slice(leaf, start, tf.concat([[tf.cast(count, tf.int64)], rest], 0))
-    return leaf[begin:begin + count]
+    return leaf[begin : begin + count]
 
 
 def _as_number(batch: Any) -> tf.Tensor:
@@ -140,10 +157,14 @@ def fingerprint(element: Any, batch: Any) -> tf.Tensor:
             leaf = leaf.values
         flat = tf.reshape(leaf, [-1])
         length = tf.size(flat, out_type=tf.int64)
-        places = tf.range(_FINGERPRINT_VALUES, dtype=tf.int64) * tf.maximum(length - 1, 0) // (_FINGERPRINT_VALUES - 1)
-        few = tf.gather(flat, places[:tf.minimum(length, _FINGERPRINT_VALUES)])
+        places = (
+            tf.range(_FINGERPRINT_VALUES, dtype=tf.int64)
+            * tf.maximum(length - 1, 0)
+            // (_FINGERPRINT_VALUES - 1)
+        )
+        few = tf.gather(flat, places[: tf.minimum(length, _FINGERPRINT_VALUES)])
         if few.dtype == tf.string:
-            few = tf.strings.to_hash_bucket_fast(few, 2 ** 62)
+            few = tf.strings.to_hash_bucket_fast(few, 2**62)
         elif few.dtype == tf.bool:
             few = tf.cast(few, tf.uint8)
         parts.append(tf.reshape(tf.bitcast(few, tf.uint8), [-1]))
@@ -154,11 +175,12 @@ def fingerprint(element: Any, batch: Any) -> tf.Tensor:
 
 # ==== Datasets ====
 
+
 class Watch:
     """Notes the batch sizes as the dataset meets them, and checks the first one.
 
-    `check(batch)` raises ValueError for a first batch that will not do. The error surfaces in the loop as one of
-    TensorFlow's; `error` keeps the original.
+    `check(batch)` raises ValueError for a first batch that will not do. The error surfaces in the
+    loop as one of TensorFlow's; `error` keeps the original.
     """
 
     def __init__(self, check: Optional[Callable[[int], None]] = None) -> None:
@@ -187,13 +209,20 @@ class Watch:
         return self.other.get(index, self.first or 0)
 
 
-def divide(dataset: tf.data.Dataset, num_ranks: int, rank: int, watch: Optional[Watch] = None, compare: str = "off",
-           transform: Optional[Callable] = None, compared: Optional[Callable] = None) -> tf.data.Dataset:
+def divide(
+    dataset: tf.data.Dataset,
+    num_ranks: int,
+    rank: int,
+    watch: Optional[Watch] = None,
+    compare: str = "off",
+    transform: Optional[Callable] = None,
+    compared: Optional[Callable] = None,
+) -> tf.data.Dataset:
     """The slices of a rank, as `(element, share)`.
 
-    `compare` says in which steps the share has a fingerprint that counts: "step", "epoch" (the first of an
-    iteration; 0 in others) or "off". `transform` is applied to the slice, `compared` gives the part of the batch
-    that the fingerprint is made of.
+    `compare` says in which steps the share has a fingerprint that counts: "step", "epoch" (the
+    first of an iteration; 0 in others) or "off". `transform` is applied to the slice, `compared`
+    gives the part of the batch that the fingerprint is made of.
     """
     check_batched(dataset.element_spec)
 
@@ -203,14 +232,23 @@ def divide(dataset: tf.data.Dataset, num_ranks: int, rank: int, watch: Optional[
         part, share = cut(element, num_ranks, rank)
         batch = share["global"]
         if watch is not None:
-            tf.cond(tf.equal(batch, first), lambda: tf.constant(0, tf.int64),
-                    lambda: tf.ensure_shape(tf.numpy_function(watch.see, [index, batch], tf.int64), []))
+            tf.cond(
+                tf.equal(batch, first),
+                lambda: tf.constant(0, tf.int64),
+                lambda: tf.ensure_shape(tf.numpy_function(watch.see, [index, batch], tf.int64), []),
+            )
         if compare != "off":
-            def make() -> tf.Tensor:
-                return tf.ensure_shape(fingerprint(compared(element) if compared else element, batch), [2])
 
-            share["fingerprint"] = make() if compare == "step" else tf.cond(
-                tf.equal(index, 0), make, lambda: tf.zeros([2], tf.int64))
+            def make() -> tf.Tensor:
+                return tf.ensure_shape(
+                    fingerprint(compared(element) if compared else element, batch), [2]
+                )
+
+            share["fingerprint"] = (
+                make()
+                if compare == "step"
+                else tf.cond(tf.equal(index, 0), make, lambda: tf.zeros([2], tf.int64))
+            )
         if transform is not None:
             part = transform(part)
         return (index + 1, tf.where(first < 0, batch, first)), (part, share)
@@ -219,7 +257,9 @@ def divide(dataset: tf.data.Dataset, num_ranks: int, rank: int, watch: Optional[
 
 
 def undivided(dataset: tf.data.Dataset, watch: Optional[Watch] = None) -> tf.data.Dataset:
-    """All of a rank's own data, as `(element, share)`; the size of the global batch is not known here."""
+    """All of a rank's own data, as `(element, share)`; the size of the global batch is not known
+    here.
+    """
     check_batched(dataset.element_spec)
 
     def one(part: Any, share: Dict[str, tf.Tensor]) -> Any:
@@ -229,23 +269,30 @@ def undivided(dataset: tf.data.Dataset, watch: Optional[Watch] = None) -> tf.dat
 
 
 def deal(dataset: tf.data.Dataset, num_ranks: int, rank: int) -> tf.data.Dataset:
-    """Whole batches in turn: batch `i` goes to rank `i % p`. What predict takes, whose results then have the bits of
-    one rank: a batch of another size may be summed in another order."""
+    """Whole batches in turn: batch `i` goes to rank `i % p`. What predict takes, whose results then
+    have the bits of one rank: a batch of another size may be summed in another order.
+    """
     return dataset if num_ranks == 1 else dataset.shard(num_ranks, rank)
 
 
-def preprocess_samples(dataset: tf.data.Dataset, preprocess: Callable, calls: Any) -> tf.data.Dataset:
+def preprocess_samples(
+    dataset: tf.data.Dataset, preprocess: Callable, calls: Any
+) -> tf.data.Dataset:
     """Applies `preprocess` to each sample of the slices of a dataset of `(element, share)`."""
 
     @_no_convert
     def one(part: Any, share: Any) -> tf.data.Dataset:
         samples = tf.data.Dataset.from_tensor_slices(part)
         if isinstance(part, tuple):
+
             def call(*sample: Any) -> Any:
                 return preprocess(*sample)
+
         else:
+
             def call(sample: Any) -> Any:
                 return preprocess(sample)
+
         count = tf.maximum(share["local"], 1)
         done = samples.map(call, num_parallel_calls=calls, deterministic=True).batch(count)
         return tf.data.Dataset.zip((done, tf.data.Dataset.from_tensors(share)))
@@ -257,22 +304,33 @@ def preprocess_samples(dataset: tf.data.Dataset, preprocess: Callable, calls: An
 class Dataset:
     """What `fit` makes of a dataset: the slices of this rank.
 
-    Iterating yields elements; `weights` yields `(element, weight)` with the weight of the element's gradient,
-    samples of this rank by samples of all, 0 for a stand-in. `num_ranks` and `rank` are those of the job unless given.
+    Iterating yields elements; `weights` yields `(element, weight)` with the weight of the element's
+    gradient, samples of this rank by samples of all, 0 for a stand-in. `num_ranks` and `rank` are
+    those of the job unless given.
     """
 
-    def __init__(self, dataset: tf.data.Dataset, num_ranks: Optional[int] = None, rank: Optional[int] = None,
-                 preprocess: Optional[Callable] = None, num_parallel_calls: Any = AUTOTUNE) -> None:
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        num_ranks: Optional[int] = None,
+        rank: Optional[int] = None,
+        preprocess: Optional[Callable] = None,
+        num_parallel_calls: Any = AUTOTUNE,
+    ) -> None:
         if isinstance(dataset, Dataset):
             preprocess = dataset.preprocess if preprocess is None else preprocess
             num_parallel_calls, dataset = dataset.num_parallel_calls, dataset.dataset
         if not isinstance(dataset, tf.data.Dataset):
-            raise TypeError("tnt.data.Dataset takes a tf.data.Dataset batched with the global batch size, not {}".format(
-                type(dataset).__name__))
+            raise TypeError(
+                "tnt.data.Dataset takes a tf.data.Dataset batched with the global batch size,"
+                " not {}".format(type(dataset).__name__)
+            )
         if num_ranks is not None and num_ranks < 1:
             raise ValueError("num_ranks is {}; it has to be at least 1".format(num_ranks))
         if rank is not None and not 0 <= rank < (num_ranks or ranks.get_size()):
-            raise ValueError("rank {} does not exist among {} ranks".format(rank, num_ranks or ranks.get_size()))
+            raise ValueError(
+                "rank {} does not exist among {} ranks".format(rank, num_ranks or ranks.get_size())
+            )
         check_batched(dataset.element_spec)
         self.dataset = dataset
         self.preprocess = preprocess
@@ -298,7 +356,9 @@ class Dataset:
         """Applies `preprocess` to a dataset of `(element, share)`."""
         if self.preprocess is None:
             return dataset
-        return preprocess_samples(dataset, self.preprocess, self.num_parallel_calls).prefetch(AUTOTUNE)
+        return preprocess_samples(dataset, self.preprocess, self.num_parallel_calls).prefetch(
+            AUTOTUNE
+        )
 
     @property
     def element_spec(self) -> Any:
@@ -329,15 +389,20 @@ class Dataset:
 def check_first(batch: int, num_ranks: int) -> None:
     """Raises ValueError for a first batch with fewer samples than ranks."""
     if batch < num_ranks:
-        raise ValueError("the global batch of {} samples is smaller than the number of ranks, {}; use a batch size of "
-                         "at least {} or fewer ranks".format(batch, num_ranks, num_ranks))
+        raise ValueError(
+            "the global batch of {} samples is smaller than the number of ranks, {}; use a batch"
+            " size of at least {} or fewer ranks".format(batch, num_ranks, num_ranks)
+        )
 
 
-def distribute(dataset: tf.data.Dataset, preprocess: Optional[Callable] = None,
-               num_parallel_calls: Any = AUTOTUNE) -> Dataset:
+def distribute(
+    dataset: tf.data.Dataset,
+    preprocess: Optional[Callable] = None,
+    num_parallel_calls: Any = AUTOTUNE,
+) -> Dataset:
     """A dataset for `fit` whose costly part runs on each rank's own samples only.
 
-    `dataset` yields global batches of something cheap: file names, indices, bytes. The cut comes first, then
-    `preprocess` per sample, with the arguments that `Dataset.map` would give it.
+    `dataset` yields global batches of something cheap: file names, indices, bytes. The cut comes
+    first, then `preprocess` per sample, with the arguments that `Dataset.map` would give it.
     """
     return Dataset(dataset, preprocess=preprocess, num_parallel_calls=num_parallel_calls)

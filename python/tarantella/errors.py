@@ -17,8 +17,8 @@ class LibraryError(RuntimeError):
 class RankFailure(RuntimeError):
     """A rank of the job died or left while others needed it.
 
-    `rank` is its number at the time of the failure, `host` the name of its host (None if not known),
-    `reason` what the library says.
+    `rank` is its number at the time of the failure, `host` the name of its host (None if not
+    known), `reason` what the library says.
     """
 
     def __init__(self, rank: Optional[int], host: Optional[str], reason: str) -> None:
@@ -26,7 +26,10 @@ class RankFailure(RuntimeError):
         if host:
             where += " on {}".format(host)
         super().__init__(
-            "{} failed: {}. The output of that rank, or of the launcher, has the cause".format(where, reason))
+            "{} failed: {}. The output of that rank, or of the launcher, has the cause".format(
+                where, reason
+            )
+        )
         self.rank = rank
         self.host = host
         self.reason = reason

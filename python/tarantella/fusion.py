@@ -38,12 +38,23 @@ def create(layout: Layout) -> int:
     for entry, tensor in zip(table, layout.tensors):
         entry.count, entry.datatype = tensor.count, library.TYPES[tensor.dtype]
     options = library.FusionOptions(
-        size=ctypes.sizeof(library.FusionOptions), op=library.OPERATIONS[layout.op], threshold=layout.threshold,
-        order=library.REVERSE if layout.reverse else 0, contributions=1,
-        wire=library.TYPES[layout.wire] if layout.wire else 0, background=1)
+        size=ctypes.sizeof(library.FusionOptions),
+        op=library.OPERATIONS[layout.op],
+        threshold=layout.threshold,
+        order=library.REVERSE if layout.reverse else 0,
+        contributions=1,
+        wire=library.TYPES[layout.wire] if layout.wire else 0,
+        background=1,
+    )
     fusion = ctypes.c_uint64()
-    library.wait("gaspi_fusion_create", ctypes.addressof(table), len(layout.tensors), ranks.world_group(),
-                 ctypes.addressof(options), ctypes.addressof(fusion))
+    library.wait(
+        "gaspi_fusion_create",
+        ctypes.addressof(table),
+        len(layout.tensors),
+        ranks.world_group(),
+        ctypes.addressof(options),
+        ctypes.addressof(fusion),
+    )
     return fusion.value
 
 

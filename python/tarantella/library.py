@@ -23,10 +23,29 @@ GROUP_ALL = 0
 SLICE_MS = 100
 
 TYPES = {
-    "int8": 16, "uint8": 17, "int16": 18, "uint16": 19, "int32": 20, "uint32": 21, "int64": 22, "uint64": 23,
-    "float16": 32, "bfloat16": 33, "float32": 34, "float64": 35,
+    "int8": 16,
+    "uint8": 17,
+    "int16": 18,
+    "uint16": 19,
+    "int32": 20,
+    "uint32": 21,
+    "int64": 22,
+    "uint64": 23,
+    "float16": 32,
+    "bfloat16": 33,
+    "float32": 34,
+    "float64": 35,
 }
-OPERATIONS = {"sum": 16, "prod": 17, "min": 18, "max": 19, "and": 20, "or": 21, "xor": 22, "average": 23}
+OPERATIONS = {
+    "sum": 16,
+    "prod": 17,
+    "min": 18,
+    "max": 19,
+    "and": 20,
+    "or": 21,
+    "xor": 22,
+    "average": 23,
+}
 REVERSE = 1
 
 _rank_t = ctypes.c_ushort
@@ -38,8 +57,12 @@ size_t = ctypes.c_ulong
 class Piece(ctypes.Structure):
     """gaspi_coll_piece_t."""
 
-    _fields_ = [("data", ctypes.c_void_p), ("count", ctypes.c_uint64), ("datatype", ctypes.c_int),
-                ("reserved", ctypes.c_uint)]
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("count", ctypes.c_uint64),
+        ("datatype", ctypes.c_int),
+        ("reserved", ctypes.c_uint),
+    ]
 
 
 class FusionTensor(ctypes.Structure):
@@ -51,10 +74,19 @@ class FusionTensor(ctypes.Structure):
 class FusionOptions(ctypes.Structure):
     """gaspi_fusion_options_t."""
 
-    _fields_ = [("size", ctypes.c_size_t), ("op", ctypes.c_uint64), ("threshold", size_t), ("limit", size_t),
-                ("algorithm", ctypes.c_char_p), ("order", ctypes.c_uint), ("contributions", ctypes.c_uint),
-                ("wire", ctypes.c_uint), ("background", ctypes.c_uint), ("mode", ctypes.c_uint),
-                ("reserved", ctypes.c_uint)]
+    _fields_ = [
+        ("size", ctypes.c_size_t),
+        ("op", ctypes.c_uint64),
+        ("threshold", size_t),
+        ("limit", size_t),
+        ("algorithm", ctypes.c_char_p),
+        ("order", ctypes.c_uint),
+        ("contributions", ctypes.c_uint),
+        ("wire", ctypes.c_uint),
+        ("background", ctypes.c_uint),
+        ("mode", ctypes.c_uint),
+        ("reserved", ctypes.c_uint),
+    ]
 
 
 _void = ctypes.c_void_p
@@ -106,22 +138,32 @@ def load() -> ctypes.CDLL:
         try:
             library = ctypes.CDLL(name)
         except OSError as error:
-            remedy = "GASPI_LIBRARY has to name libgaspi.so.1" if os.environ.get("GASPI_LIBRARY") else (
-                "install the wheel of this package, or set GASPI_LIBRARY to the path of libgaspi.so.1")
+            remedy = (
+                "GASPI_LIBRARY has to name libgaspi.so.1"
+                if os.environ.get("GASPI_LIBRARY")
+                else (
+                    "install the wheel of this package, or set GASPI_LIBRARY to the path of"
+                    " libgaspi.so.1"
+                )
+            )
             raise ImportError("libgaspi cannot be loaded: {}; {}".format(error, remedy)) from None
         for symbol, arguments in _DECLARATIONS.items():
             try:
                 function = getattr(library, symbol)
             except AttributeError:
-                raise ImportError("{} has no {}: it is older than this package, or another GASPI library; install "
-                                  "both from the same version".format(name, symbol)) from None
+                raise ImportError(
+                    "{} has no {}: it is older than this package, or another GASPI library; install"
+                    " both from the same version".format(name, symbol)
+                ) from None
             function.argtypes = arguments
             function.restype = _int
         version = ctypes.c_float()
         library.gaspi_version(ctypes.byref(version))
         if round(version.value, 2) != 1.6:
-            raise ImportError("{} has interface {:.2f}, and this package needs 1.6; install both from the same "
-                              "version".format(name, version.value))
+            raise ImportError(
+                "{} has interface {:.2f}, and this package needs 1.6; install both from the same "
+                "version".format(name, version.value)
+            )
         _library, _path = library, name
     return _library
 
@@ -139,7 +181,7 @@ def _mapped_path() -> Optional[str]:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             for line in maps:
                 if "/libgaspi.so" in line:
-                    return line[line.index("/"):].strip()
+                    return line[line.index("/") :].strip()
     except OSError:
         pass
     return None
@@ -160,7 +202,9 @@ def call(name: str, *arguments: Any) -> None:
 
 
 def stall_warning() -> float:
-    """Seconds after which a wait is told of: GASPI_STALL_WARNING as for the library, 0 for never."""
+    """Seconds after which a wait is told of: GASPI_STALL_WARNING as for the library, 0 for
+    never.
+    """
     try:
         return max(0.0, float(os.environ.get("GASPI_STALL_WARNING", "60")))
     except ValueError:
@@ -185,23 +229,33 @@ def wait(name: str, *arguments: Any, limit: Optional[float] = None) -> None:
         waited = time.monotonic() - begin
         if warn_after and waited > warn_after:
             warn_after *= 2
-            log.logger().warning("%s has waited %.0f s for other ranks; kill -USR1 on the launcher (gaspi_run) shows which "
-                                 "ranks are late", name, waited, extra=log.every_rank())
+            log.logger().warning(
+                "%s has waited %.0f s for other ranks; kill -USR1 on the launcher (gaspi_run) shows"
+                " which ranks are late",
+                name,
+                waited,
+                extra=log.every_rank(),
+            )
         if limit and waited > limit:
             raise WaitTimeout(
-                "{} has waited {:g} s for other ranks; see which of them are stuck by kill -USR1 on the launcher, or "
-                "raise TNT_TIMEOUT (seconds, 0: no limit)".format(name, limit))
+                "{} has waited {:g} s for other ranks; see which of them are stuck by kill -USR1 on"
+                " the launcher, or raise TNT_TIMEOUT (seconds, 0: no limit)".format(name, limit)
+            )
 
 
 def failure(name: str, code: int) -> Exception:
-    """The exception for a call that failed: RankFailure if a rank died or left, else LibraryError."""
+    """The exception for a call that failed: RankFailure if a rank died or left, else
+    LibraryError.
+    """
     text = detail() or "code {}".format(code)
     lost = rank_failure(text) if code == ERROR else None
     return lost or LibraryError("{}: {}".format(name, text), code)
 
 
 def rank_failure(text: str) -> Optional[RankFailure]:
-    """The failure that words of the library tell of; None if they do not tell of a rank that is lost."""
+    """The failure that words of the library tell of; None if they do not tell of a rank that is
+    lost.
+    """
     from . import ranks
 
     said = re.search(r"\brank (\d+) has (?:died|left)\b", text)

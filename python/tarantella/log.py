@@ -1,7 +1,7 @@
 """The loggers TNT_LIB (the package) and TNT_CLI (the command).
 
-Lines go to standard error: `[TNT_LIB] WARNING: [rank 0] model.py:42: text`. Only the master logs, unless
-TNT_LOG_ON_ALL_DEVICES is set.
+Lines go to standard error: `[TNT_LIB] WARNING: [rank 0] model.py:42: text`. Only the master logs,
+unless TNT_LOG_ON_ALL_DEVICES is set.
 """
 
 import logging
@@ -44,8 +44,11 @@ def set_up() -> None:
     own.setLevel(settings.get().log_level)
     if not any(isinstance(handler, _StandardError) for handler in own.handlers):
         handler = _StandardError()
-        handler.setFormatter(logging.Formatter(
-            "[%(name)s] %(levelname)s: [rank %(rank)d] %(filename)s:%(lineno)d: %(message)s"))
+        handler.setFormatter(
+            logging.Formatter(
+                "[%(name)s] %(levelname)s: [rank %(rank)d] %(filename)s:%(lineno)d: %(message)s"
+            )
+        )
         handler.addFilter(_MasterOnly())
         own.addHandler(handler)
         own.propagate = False

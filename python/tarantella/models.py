@@ -11,7 +11,14 @@ from typing import Any
 from .keras import flavour, saving
 from .keras.model import Distributed, Model
 
-__all__ = ["clone_model", "load_model", "model_from_config", "model_from_json", "model_from_yaml", "save_model"]
+__all__ = [
+    "clone_model",
+    "load_model",
+    "model_from_config",
+    "model_from_json",
+    "model_from_yaml",
+    "save_model",
+]
 
 
 def _keras() -> Any:
@@ -22,21 +29,37 @@ def _keras() -> Any:
     return importlib.import_module("keras")
 
 
-def save_model(model: Any, filepath: Any, *args: Any, tnt_save_all_devices: bool = False, **kwargs: Any) -> Any:
-    """Saves a model, on the master, or on every rank with tnt_save_all_devices=True; `keras.models.save_model`."""
+def save_model(
+    model: Any, filepath: Any, *args: Any, tnt_save_all_devices: bool = False, **kwargs: Any
+) -> Any:
+    """Saves a model, on the master, or on every rank with tnt_save_all_devices=True;
+    `keras.models.save_model`.
+    """
     if isinstance(model, Distributed):
         return model.save(filepath, *args, tnt_save_all_devices=tnt_save_all_devices, **kwargs)
     keras = flavour(model)
     overwrite = args[0] if args else kwargs.get("overwrite", True)
-    return saving.write(filepath, lambda path: keras.models.save_model(model, path, *args, **kwargs), False,
-                        tnt_save_all_devices, saving.is_one_file(filepath) and bool(overwrite))
+    return saving.write(
+        filepath,
+        lambda path: keras.models.save_model(model, path, *args, **kwargs),
+        False,
+        tnt_save_all_devices,
+        saving.is_one_file(filepath) and bool(overwrite),
+    )
 
 
-def load_model(filepath: Any, custom_objects: Any = None, compile: bool = True, **kwargs: Any) -> Any:
+def load_model(
+    filepath: Any, custom_objects: Any = None, compile: bool = True, **kwargs: Any
+) -> Any:
     """A tnt.Model of what the master finds at `filepath`, compiled as it was saved."""
     with saving.at_hand(filepath) as path:
-        return Model(saving.everywhere(lambda: _keras().models.load_model(
-            path, custom_objects=custom_objects, compile=compile, **kwargs)))
+        return Model(
+            saving.everywhere(
+                lambda: _keras().models.load_model(
+                    path, custom_objects=custom_objects, compile=compile, **kwargs
+                )
+            )
+        )
 
 
 def model_from_config(config: Any, custom_objects: Any = None) -> Any:
@@ -54,8 +77,10 @@ def model_from_json(json_string: str, custom_objects: Any = None) -> Any:
 
 def model_from_yaml(yaml_string: str, custom_objects: Any = None) -> Any:
     """Not possible, as in Keras."""
-    raise RuntimeError("Method `model_from_yaml()` has been removed due to security risk of arbitrary code execution. "
-                       "Please use `Model.to_json()` and `model_from_json()` instead.")
+    raise RuntimeError(
+        "Method `model_from_yaml()` has been removed due to security risk of arbitrary code"
+        " execution. Please use `Model.to_json()` and `model_from_json()` instead."
+    )
 
 
 def clone_model(model: Any, *args: Any, **kwargs: Any) -> Any:

@@ -19,10 +19,20 @@ from typing import List, NamedTuple, Optional, Set, Tuple
 
 from . import errors, library, settings
 
-_LAUNCHER_VARIABLES = ("GASPI_JOB_ID", "GASPI_RANK", "GASPI_NRANKS", "SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_PROCID",
-                       "PMIX_RANK", "PMI_RANK", "OMPI_COMM_WORLD_RANK")
+_LAUNCHER_VARIABLES = (
+    "GASPI_JOB_ID",
+    "GASPI_RANK",
+    "GASPI_NRANKS",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_PROCID",
+    "PMIX_RANK",
+    "PMI_RANK",
+    "OMPI_COMM_WORLD_RANK",
+)
 _MEMBER = "TNT_MEMBER"
-# Seconds that a rank leaves to one that failed before it: where its process can be watched, and elsewhere.
+# Seconds that a rank leaves to one that failed before it: where its process can be watched, and
+# elsewhere.
 _CAUSE_ENDS_WITHIN = 5.0
 _CAUSE_ELSEWHERE_ENDS_WITHIN = 1.0
 
@@ -73,7 +83,9 @@ def _machine() -> str:
 
 
 def join() -> None:
-    """Joins the job that the environment describes; once. A child process of a rank does not join."""
+    """Joins the job that the environment describes; once. A child process of a rank does not
+    join.
+    """
     global _world, _joined_pid, _child_of
     if _world is not None or _child_of is not None:
         return
@@ -90,7 +102,9 @@ def join() -> None:
     host = socket.gethostname()
     _world = _World(rank.value, members, library.GROUP_ALL, (host,), (_machine(),), (_joined_pid,))
     if size.value > 1:
-        os.environ[_MEMBER] = "{}:{}:{}:{}".format(_launcher_signature(), _joined_pid, rank.value, size.value)
+        os.environ[_MEMBER] = "{}:{}:{}:{}".format(
+            _launcher_signature(), _joined_pid, rank.value, size.value
+        )
         from . import collectives
 
         told = collectives.allgather_object((host, _machine(), _joined_pid))
@@ -158,10 +172,15 @@ def _await_causes() -> None:
 def _require_member() -> _World:
     if _world is None or _joined_pid != os.getpid():
         raise errors.NotMember(
-            "this process is a child of rank {}: it knows rank and size, but only the rank itself may communicate; move "
-            "the call to the process that the launcher started".format(get_rank()))
+            "this process is a child of rank {}: it knows rank and size, but only the rank itself"
+            " may communicate; move the call to the process that the launcher started".format(
+                get_rank()
+            )
+        )
     if _left:
-        raise errors.NotMember("this rank has left its job; communicate before the end of the script")
+        raise errors.NotMember(
+            "this rank has left its job; communicate before the end of the script"
+        )
     return _world
 
 
@@ -179,7 +198,9 @@ def job_rank(rank: int) -> int:
     """The library's number of a rank."""
     known = members()
     if not 0 <= rank < len(known):
-        raise ValueError("rank {} does not exist; the job has ranks 0 to {}".format(rank, len(known) - 1))
+        raise ValueError(
+            "rank {} does not exist; the job has ranks 0 to {}".format(rank, len(known) - 1)
+        )
     return known[rank]
 
 
@@ -212,7 +233,7 @@ def get_local_rank() -> int:
     if _world is None or _child_of is not None:
         return int(os.environ.get("GASPI_SOCKET", get_rank()))
     own = _world.machines[_world.rank]
-    return sum(1 for machine in _world.machines[:_world.rank] if machine == own)
+    return sum(1 for machine in _world.machines[: _world.rank] if machine == own)
 
 
 def get_local_size() -> int:
@@ -234,7 +255,11 @@ def size_of_job() -> int:
     if _world is None or _joined_pid != os.getpid():
         return 1
     size = ctypes.c_ushort()
-    return size.value if library.load().gaspi_proc_num(ctypes.byref(size)) == library.SUCCESS else len(_world.members)
+    return (
+        size.value
+        if library.load().gaspi_proc_num(ctypes.byref(size)) == library.SUCCESS
+        else len(_world.members)
+    )
 
 
 def dead_ranks() -> List[int]:
@@ -254,7 +279,9 @@ def is_joined() -> bool:
 
 
 def lose(rank: int) -> None:
-    """Remembers that a rank, by the library's number, was lost: one that left counts as healthy there."""
+    """Remembers that a rank, by the library's number, was lost: one that left counts as healthy
+    there.
+    """
     _lost.add(rank)
 
 
@@ -270,6 +297,11 @@ def adopt(numbers: Tuple[int, ...], group: int) -> None:
     former = _require_member()
     places = [former.members.index(number) for number in numbers]
     own = former.members[former.rank]
-    _world = _World(numbers.index(own), numbers, group, tuple(former.hosts[place] for place in places),
-                    tuple(former.machines[place] for place in places),
-                    tuple(former.pids[place] for place in places))
+    _world = _World(
+        numbers.index(own),
+        numbers,
+        group,
+        tuple(former.hosts[place] for place in places),
+        tuple(former.machines[place] for place in places),
+        tuple(former.pids[place] for place in places),
+    )

@@ -1,7 +1,7 @@
 """The environment variables of the package, read once and checked.
 
-`tarantella --help` and docs/training.md list them. A wrong value is a ValueError that names the variable.
-This module imports neither NumPy nor TensorFlow.
+`tarantella --help` and docs/training.md list them. A wrong value is a ValueError that names the
+variable. This module imports neither NumPy nor TensorFlow.
 """
 
 import os
@@ -18,7 +18,9 @@ def parse_bool(name: str, text: str) -> bool:
         return True
     if word in _FALSE:
         return False
-    raise ValueError("{}={!r} is neither true nor false; use true or false, 1 or 0, yes or no".format(name, text))
+    raise ValueError(
+        "{}={!r} is neither true nor false; use true or false, 1 or 0, yes or no".format(name, text)
+    )
 
 
 def _choice(*words: str) -> Callable[[str, str], str]:
@@ -52,7 +54,9 @@ def _seconds(name: str, text: str) -> float:
     except ValueError:
         raise ValueError("{}={!r} is not a number of seconds".format(name, text)) from None
     if not 0 <= number < float("inf"):
-        raise ValueError("{}={} is out of range; give seconds, or 0 for no limit".format(name, text))
+        raise ValueError(
+            "{}={} is out of range; give seconds, or 0 for no limit".format(name, text)
+        )
     return number
 
 
@@ -62,7 +66,9 @@ def _kilobytes(name: str, text: str) -> float:
     except ValueError:
         raise ValueError("{}={!r} is not a number of kilobytes".format(name, text)) from None
     if not 0 <= number <= 1 << 40:
-        raise ValueError("{}={} is out of range; give kilobytes, or 0 for no fusion".format(name, text))
+        raise ValueError(
+            "{}={} is out of range; give kilobytes, or 0 for no fusion".format(name, text)
+        )
     return number
 
 
@@ -73,7 +79,9 @@ def _seed(name: str, text: str) -> Any:
     try:
         number = int(word)
     except ValueError:
-        raise ValueError("{}={!r} is neither a number, nor random, nor none".format(name, text)) from None
+        raise ValueError(
+            "{}={!r} is neither a number, nor random, nor none".format(name, text)
+        ) from None
     if not 0 <= number < 1 << 32:
         raise ValueError("{}={} is out of range; it has to be 0 to 4294967295".format(name, number))
     return number
@@ -97,20 +105,51 @@ class Variable(NamedTuple):
 
 VARIABLES = (
     Variable("TNT_GPUS_PER_NODE", None, _whole(0), "GPUs of each host that ranks use"),
-    Variable("TNT_LOG_LEVEL", "WARNING", _choice("DEBUG", "INFO", "WARNING", "ERROR"), "least level that is logged"),
+    Variable(
+        "TNT_LOG_LEVEL",
+        "WARNING",
+        _choice("DEBUG", "INFO", "WARNING", "ERROR"),
+        "least level that is logged",
+    ),
     Variable("TNT_LOG_ON_ALL_DEVICES", False, parse_bool, "every rank logs, not only the master"),
     Variable("TNT_OUTPUT_ON_ALL_DEVICES", False, parse_bool, "every rank prints what Keras prints"),
-    Variable("TNT_TENSORBOARD_ON_ALL_DEVICES", False, parse_bool, "every rank writes for TensorBoard"),
-    Variable("TNT_FUSION_THRESHOLD", 32.0, _kilobytes, "least size of a bucket of gradients in kB; 0: no fusion"),
+    Variable(
+        "TNT_TENSORBOARD_ON_ALL_DEVICES", False, parse_bool, "every rank writes for TensorBoard"
+    ),
+    Variable(
+        "TNT_FUSION_THRESHOLD",
+        32.0,
+        _kilobytes,
+        "least size of a bucket of gradients in kB; 0: no fusion",
+    ),
     Variable("TNT_SEED", 42, _seed, "seed of TensorFlow: a number, random or none"),
-    Variable("TNT_COMPRESSION", "none", _choice("none", "bf16", "f16"), "type in which f32 gradients travel"),
-    Variable("TNT_ON_FAILURE", "end", _choice("end", "continue"), "what the others do when a rank dies"),
+    Variable(
+        "TNT_COMPRESSION",
+        "none",
+        _choice("none", "bf16", "f16"),
+        "type in which f32 gradients travel",
+    ),
+    Variable(
+        "TNT_ON_FAILURE", "end", _choice("end", "continue"), "what the others do when a rank dies"
+    ),
     Variable("TNT_MIN_RANKS", 1, _whole(1), "ranks below which a job that may lose ranks ends"),
-    Variable("TNT_CHECK_DATA", "step", _choice("step", "epoch", "off"), "when batches of the ranks are compared"),
+    Variable(
+        "TNT_CHECK_DATA",
+        "step",
+        _choice("step", "epoch", "off"),
+        "when batches of the ranks are compared",
+    ),
     Variable("TNT_CHECK_WEIGHTS", True, _on_off, "compare weights at epoch ends"),
     Variable("TNT_SPARSE_AS_DENSE", False, parse_bool, "sum sparse gradients as dense ones"),
-    Variable("TNT_FRONTEND", "tensorflow", _choice("tensorflow", "none"), "what the import brings in"),
-    Variable("TNT_TIMEOUT", 1800.0, _seconds, "seconds after which a rank stops waiting for others; 0: never"),
+    Variable(
+        "TNT_FRONTEND", "tensorflow", _choice("tensorflow", "none"), "what the import brings in"
+    ),
+    Variable(
+        "TNT_TIMEOUT",
+        1800.0,
+        _seconds,
+        "seconds after which a rank stops waiting for others; 0: never",
+    ),
 )
 
 
@@ -140,7 +179,7 @@ class Settings:
             text = environment.get(variable.name)
             given = text is not None and text.strip() != ""
             value = variable.parse(variable.name, text) if given else variable.default
-            setattr(self, variable.name[len("TNT_"):].lower(), value)
+            setattr(self, variable.name[len("TNT_") :].lower(), value)
             self.sources[variable.name] = "environment" if given else "default"
 
     @property
@@ -152,7 +191,7 @@ class Settings:
         """Each variable with its value and where that comes from."""
         return {
             variable.name: {
-                "value": getattr(self, variable.name[len("TNT_"):].lower()),
+                "value": getattr(self, variable.name[len("TNT_") :].lower()),
                 "from": self.sources[variable.name],
             }
             for variable in VARIABLES

@@ -44,14 +44,20 @@ def files():
     found = {}
     for folder, _, names in os.walk(os.path.dirname(tarantella.__file__)):
         if not folder.endswith("__pycache__"):
-            found.update((os.path.join(folder, name), os.stat(os.path.join(folder, name)).st_mtime) for name in names)
+            found.update(
+                (os.path.join(folder, name), os.stat(os.path.join(folder, name)).st_mtime)
+                for name in names
+            )
     return found
 
 
 def main():
     """Checks what a user would meet first."""
     assert output(os.path.join(BIN, "tarantella"), "-n", "2", "--", "-c", PROGRAM) == "ranks 2\n"
-    assert output(sys.executable, "-c", "import tarantella as t; print(t.get_rank(), t.get_size())") == "0 1\n"
+    assert (
+        output(sys.executable, "-c", "import tarantella as t; print(t.get_rank(), t.get_size())")
+        == "0 1\n"
+    )
     took = min(duration(sys.executable, "-c", "import tarantella") for _ in range(5))
     assert took < 1.0, "the import takes {:.2f} s".format(took)
     version = output(os.path.join(BIN, "tarantella"), "--version").split()[1]

@@ -1,7 +1,7 @@
 """How jobs end when a rank fails: exit codes, times and messages.
 
-Needs GASPI_RUN (the launcher), GASPI_LIBRARY and TensorFlow in the Python that runs it. Times are limits of
-ten times what is promised, so that a busy machine does not fail the test.
+Needs GASPI_RUN (the launcher), GASPI_LIBRARY and TensorFlow in the Python that runs it. Times are
+limits of ten times what is promised, so that a busy machine does not fail the test.
 """
 
 import os
@@ -17,11 +17,24 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LAUNCHER = os.environ.get("GASPI_RUN", "gaspi_run")
 
 
-def start(way: str, ranks: int = 2, options: Tuple[str, ...] = (), program: str = "failing.py", **environment: str) -> Any:
+def start(
+    way: str,
+    ranks: int = 2,
+    options: Tuple[str, ...] = (),
+    program: str = "failing.py",
+    **environment: str,
+) -> Any:
     """The job, started. `way` holds the arguments of the program, with blanks between them."""
     return subprocess.Popen(
-        [LAUNCHER, "-n", str(ranks)] + list(options) + [sys.executable, os.path.join(HERE, "jobs", program)] + way.split(),
-        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=dict(os.environ, **environment))
+        [LAUNCHER, "-n", str(ranks)]
+        + list(options)
+        + [sys.executable, os.path.join(HERE, "jobs", program)]
+        + way.split(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        env=dict(os.environ, **environment),
+    )
 
 
 def ended(job: Any, limit: float = 120) -> Tuple[int, str]:
@@ -31,13 +44,18 @@ def ended(job: Any, limit: float = 120) -> Tuple[int, str]:
     except subprocess.TimeoutExpired:
         job.terminate()
         text = job.communicate()[1]
-        raise AssertionError("the job did not end within {} s:\n{}".format(limit, text[-3000:])) from None
+        raise AssertionError(
+            "the job did not end within {} s:\n{}".format(limit, text[-3000:])
+        ) from None
     return job.returncode, text
 
 
 def times(text: str) -> List[Tuple[str, int, float]]:
     """What the ranks have said: text, rank, time."""
-    return [(what, int(rank), float(when)) for what, rank, when in re.findall(r"@(.*) rank (\d+) ([\d.]+)", text)]
+    return [
+        (what, int(rank), float(when))
+        for what, rank, when in re.findall(r"@(.*) rank (\d+) ([\d.]+)", text)
+    ]
 
 
 def between(text: str, first: str, second: str) -> float:
@@ -45,7 +63,9 @@ def between(text: str, first: str, second: str) -> float:
     said = times(text)
     begin = [when for what, _, when in said if what == first]
     end = [when for what, _, when in said if what.startswith(second)]
-    assert begin and end, "neither {!r} nor {!r} can be missing:\n{}".format(first, second, text[-3000:])
+    assert begin and end, "neither {!r} nor {!r} can be missing:\n{}".format(
+        first, second, text[-3000:]
+    )
     return max(end) - min(begin)
 
 
@@ -129,14 +149,24 @@ class Failures(unittest.TestCase):
     def test_job_goes_on_without_a_rank(self) -> None:
         # The first rank, which is the master, and the last one.
         for ranks, victim in ((2, 0), (3, 2)):
-            code, text = ended(start("{} 7".format(victim), ranks, ("--min-ranks", "1"), "losing.py",
-                                     TNT_ON_FAILURE="continue"), 300)
+            code, text = ended(
+                start(
+                    "{} 7".format(victim),
+                    ranks,
+                    ("--min-ranks", "1"),
+                    "losing.py",
+                    TNT_ON_FAILURE="continue",
+                ),
+                300,
+            )
             self.assertEqual(code, 0, text[-3000:])
             self.assertEqual(text.count("@done"), ranks - 1, text[-3000:])
             self.assertIn("{} of {} ranks are left, and go on".format(ranks - 1, ranks), text)
 
     def test_job_ends_below_its_least_number_of_ranks(self) -> None:
-        code, text = ended(start("1 7", 2, (), "losing.py", TNT_ON_FAILURE="continue", TNT_MIN_RANKS="2"), 300)
+        code, text = ended(
+            start("1 7", 2, (), "losing.py", TNT_ON_FAILURE="continue", TNT_MIN_RANKS="2"), 300
+        )
         self.assertNotEqual(code, 0)
         self.assertIn("1 of 2 ranks are left, fewer than TNT_MIN_RANKS=2", text)
 

@@ -1,4 +1,5 @@
-"""Runs the unit tests, or those of failures.py, and says what came of them in the line that xtask reads.
+"""Runs the unit tests, or those of failures.py, and says what came of them in the line that xtask
+reads.
 
     run_unit.py [--failures] [PART OF A NAME...]
 
@@ -32,7 +33,10 @@ def main(words):
     # A missing prerequisite is a failure, never a test that is left out.
     failed += len(result.skipped)
     word = "FAILED" if failed else "ok"
-    print("test result: {}. {} passed; {} failed".format(word, max(0, len(chosen) - failed), failed), flush=True)
+    print(
+        "test result: {}. {} passed; {} failed".format(word, max(0, len(chosen) - failed), failed),
+        flush=True,
+    )
     return 1 if failed else 0
 
 

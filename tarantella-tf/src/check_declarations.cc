@@ -1,6 +1,6 @@
 // check_declarations.cc: our declarations of TensorFlow's C API beside its own. Only compiled, by
-// check_declarations.sh: a function with C linkage that differs in a type is an error, and so is a number
-// that differs.
+// check_declarations.sh: a function with C linkage that differs in a type is an error, and so is a
+// number that differs.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
@@ -18,7 +18,8 @@ namespace numbers {
 }
 
 #define SAME(name) \
-  static_assert(static_cast<int>(::name) == static_cast<int>(numbers::name), "the number of " #name " differs")
+  static_assert(static_cast<int>(::name) == static_cast<int>(numbers::name), \
+                "the number of " #name " differs")
 SAME(TF_FLOAT);
 SAME(TF_DOUBLE);
 SAME(TF_INT32);

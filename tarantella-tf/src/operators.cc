@@ -1,14 +1,15 @@
 // operators.cc: the operators for TensorFlow that sum gradients over the ranks of a job.
 //
-// Start hands a gradient to a fused buffer of libgaspi and returns at once; Finish waits for the sums
-// of a bucket and lends them to TensorFlow where they lie. Graphs name a fused buffer by the number of
-// a slot, so a graph stays valid when a buffer is made anew on another group of ranks.
+// Start hands a gradient to a fused buffer of libgaspi and returns at once; Finish waits for the
+// sums of a bucket and lends them to TensorFlow where they lie. Graphs name a fused buffer by the
+// number of a slot, so a graph stays valid when a buffer is made anew on another group of ranks.
 //
-// Built without exceptions, RTTI and the C++ library, and against TensorFlow's C API only: one binary
-// serves TensorFlow 2.10 to 2.21.
+// Built without exceptions, RTTI and the C++ library, and against TensorFlow's C API only: one
+// binary serves TensorFlow 2.10 to 2.21.
 //
-// The operators are not declared stateful: tf.function would chain them in program order, and a Start
-// would wait for a Finish that needs it. What keeps them from being folded are inputs from the data.
+// The operators are not declared stateful: tf.function would chain them in program order, and a
+// Start would wait for a Finish that needs it. What keeps them from being folded are inputs from
+// the data.
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
@@ -113,17 +114,19 @@ __attribute__((format(printf, 3, 4))) void fail(TF_OpKernelContext *context, TF_
 void fail_by_library(TF_OpKernelContext *context, const char *what) {
   char reason[3072];
   gaspi_error_detail(reason, sizeof reason);
-  // Not TF_UNAVAILABLE, which TensorFlow replaces in operators that it does not know to communicate.
+  // Not TF_UNAVAILABLE, which TensorFlow replaces in operators that it does not know to
+  // communicate.
   fail(context, TF_ABORTED, "tarantella: %s: %s", what, reason);
 }
 
 void fail_without_buffer(TF_OpKernelContext *context) {
   fail(context, TF_FAILED_PRECONDITION,
-       "tarantella: the buffer of these gradients does not exist any more; compile the model again");
+       "tarantella: the buffer of these gradients does not exist any more; compile the model "
+       "again");
 }
 
-// A wait in slices is too short for the library to tell of it. While this lives, its thread looks for
-// buckets that do not end, as for programs that do not wait, and says which ranks are missing.
+// A wait in slices is too short for the library to tell of it. While this lives, its thread looks
+// for buckets that do not end, as for programs that do not wait, and says which ranks are missing.
 struct Lookout {
   gaspi_fusion_t fusion;
   bool looks = false;
@@ -141,7 +144,8 @@ struct Lookout {
 // Waits for others in slices. Returns false, with the context failed, unless `attempt` succeeded.
 // `fusion` is the buffer whose bucket is waited for, 0 for none.
 template <typename Attempt>
-bool wait_for(TF_OpKernelContext *context, const char *what, gaspi_fusion_t fusion, Attempt attempt) {
+bool wait_for(TF_OpKernelContext *context, const char *what, gaspi_fusion_t fusion,
+              Attempt attempt) {
   Lookout lookout(fusion);
   const uint64_t limit = __atomic_load_n(&limit_ms, __ATOMIC_RELAXED);
   uint64_t warn_after = __atomic_load_n(&warning_ms, __ATOMIC_RELAXED);
@@ -162,15 +166,15 @@ bool wait_for(TF_OpKernelContext *context, const char *what, gaspi_fusion_t fusi
     if (warn_after != 0 && now - begin >= kLookoutAfterMs) lookout.begin();
     if (warn_after != 0 && now - begin > warn_after) {
       fprintf(stderr,
-              "[TNT_LIB] WARNING: %s for %llu s; kill -USR1 on the launcher (gaspi_run) shows which ranks "
-              "are late\n",
+              "[TNT_LIB] WARNING: %s for %llu s; kill -USR1 on the launcher (gaspi_run) shows "
+              "which ranks are late\n",
               what, static_cast<unsigned long long>((now - begin) / 1000));
       warn_after *= 2;
     }
     if (limit != 0 && now - begin > limit) {
       fail(context, TF_DEADLINE_EXCEEDED,
-           "tarantella: %s: other ranks did not answer for %llu s; raise TNT_TIMEOUT (seconds, 0: no "
-           "limit) if a step may take as long",
+           "tarantella: %s: other ranks did not answer for %llu s; raise TNT_TIMEOUT (seconds, 0: "
+           "no limit) if a step may take as long",
            what, static_cast<unsigned long long>(limit / 1000));
       return false;
     }
@@ -265,7 +269,8 @@ void start(void *state, TF_OpKernelContext *context) {
   const double factor = *scale.data<double>();
   if (kernel->tensor >= buffer->num || buffer->shapes[kernel->tensor].count != count) {
     fail(context, TF_INVALID_ARGUMENT,
-         "tarantella: gradient %lld has %llu elements, and its variable has not; it cannot be summed",
+         "tarantella: gradient %lld has %llu elements, and its variable has not; it cannot be "
+         "summed",
          static_cast<long long>(kernel->tensor), static_cast<unsigned long long>(count));
     return let_go(buffer);
   }
@@ -305,9 +310,10 @@ bool lend(TF_OpKernelContext *context, Buffer *buffer, int64_t number, TF_DataTy
           size_t element_size, int index) {
   const gaspi_size_t tensor = static_cast<gaspi_size_t>(number);
   const void *sum = nullptr;
-  if (!wait_for(context, "waiting for the sum of gradients", buffer->fusion, [&](gaspi_timeout_t timeout) {
-        return gaspi_fusion_result(buffer->fusion, tensor, &sum, timeout);
-      })) {
+  const auto result = [&](gaspi_timeout_t timeout) {
+    return gaspi_fusion_result(buffer->fusion, tensor, &sum, timeout);
+  };
+  if (!wait_for(context, "waiting for the sum of gradients", buffer->fusion, result)) {
     return false;
   }
   View *view = static_cast<View *>(malloc(sizeof(View)));
@@ -348,7 +354,8 @@ void finish(void *state, TF_OpKernelContext *context) {
   Buffer *buffer = hold(kernel->slot);
   if (buffer == nullptr) return fail_without_buffer(context);
   for (int32_t index = 0; index < kernel->tensors_num; index++) {
-    if (!lend(context, buffer, kernel->tensors[index], kernel->type, size_of(kernel->type), index)) {
+    const int64_t tensor = kernel->tensors[index];
+    if (!lend(context, buffer, tensor, kernel->type, size_of(kernel->type), index)) {
       break;
     }
   }
@@ -357,8 +364,8 @@ void finish(void *state, TF_OpKernelContext *context) {
 
 // ---- Control line: a few numbers that have to agree, and the wish to stop ----
 //
-// The buffer takes the maximum. Each number is sent with its complement, so the maximum of that is the
-// complement of the minimum.
+// The buffer takes the maximum. Each number is sent with its complement, so the maximum of that is
+// the complement of the minimum.
 
 void control_start(void *state, TF_OpKernelContext *context) {
   const Kernel *kernel = static_cast<Kernel *>(state);
@@ -391,10 +398,11 @@ void control_finish(void *state, TF_OpKernelContext *context) {
   Buffer *buffer = hold(kernel->slot);
   if (buffer == nullptr) return fail_without_buffer(context);
   int64_t line[kControlElements];
+  const auto ended = [&](gaspi_timeout_t timeout) {
+    return gaspi_fusion_wait(buffer->fusion, 0, line, timeout);
+  };
   const bool done =
-      wait_for(context, "waiting for the control line of a step", buffer->fusion, [&](gaspi_timeout_t timeout) {
-        return gaspi_fusion_wait(buffer->fusion, 0, line, timeout);
-      });
+      wait_for(context, "waiting for the control line of a step", buffer->fusion, ended);
   let_go(buffer);
   if (!done) return;
   int64_t differs = -1;
@@ -522,13 +530,15 @@ __attribute__((constructor)) void register_operators() {
                                      static_cast<TF_DataType>(0)};
   static const char *const start_attributes[] = {"T: {float, double, half, bfloat16}", "slot: int",
                                                  "tensor: int", nullptr};
-  static const char *const start_inputs[] = {"gradient: T", "scale: double", "step: int64", nullptr};
+  static const char *const start_inputs[] = {"gradient: T", "scale: double", "step: int64",
+                                             nullptr};
   static const char *const start_arguments[] = {"gradient", "scale", "step", "token", nullptr};
   define("TarantellaStart", start_attributes, start_inputs, "token: int64");
   provide("TarantellaStart", floats, start_arguments, create<kType | kTensor>, start);
 
-  static const char *const finish_attributes[] = {"T: {float, double, half, bfloat16}", "N: int >= 1",
-                                                  "slot: int", "tensors: list(int)", nullptr};
+  static const char *const finish_attributes[] = {"T: {float, double, half, bfloat16}",
+                                                  "N: int >= 1", "slot: int", "tensors: list(int)",
+                                                  nullptr};
   static const char *const finish_inputs[] = {"tokens: N * int64", nullptr};
   static const char *const finish_arguments[] = {"tokens", "sums", nullptr};
   define("TarantellaFinish", finish_attributes, finish_inputs, "sums: N * T");
@@ -571,8 +581,8 @@ TARANTELLA_EXPORT int64_t tarantella_tf_slot(void) {
 
 // Gives a slot a fused buffer, or none (fusion 0), and the group of its gathers. The slot owns the
 // buffer. `shapes` holds for each of `num` tensors its number of dimensions, then these.
-TARANTELLA_EXPORT int tarantella_tf_assign(int64_t slot, uint64_t fusion, uint8_t group, int64_t num,
-                                           const int64_t *shapes) {
+TARANTELLA_EXPORT int tarantella_tf_assign(int64_t slot, uint64_t fusion, uint8_t group,
+                                           int64_t num, const int64_t *shapes) {
   Buffer *buffer = nullptr;
   if (fusion != 0) {
     buffer = static_cast<Buffer *>(calloc(1, sizeof(Buffer)));

@@ -2,8 +2,9 @@
  * tensorflow_c_api.h: the part of TensorFlow's C API that the operators use, declared here, so that
  * building them needs no TensorFlow.
  *
- * The API is stable: names, numbers and signatures are the same from TensorFlow 2.10 to 2.21. A test
- * compiles this file together with TensorFlow's own headers; a difference is an error of the compiler.
+ * The API is stable: names, numbers and signatures are the same from TensorFlow 2.10 to 2.21. A
+ * test compiles this file together with TensorFlow's own headers; a difference is an error of the
+ * compiler.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -12,7 +12,9 @@ from .. import collectives, log, ranks, settings
 
 
 def start() -> None:
-    """What the import of the package does with TensorFlow: seed and devices. Initialises no context."""
+    """What the import of the package does with TensorFlow: seed and devices. Initialises no
+    context.
+    """
     import tensorflow as tf
 
     _check_version(tf.__version__)
@@ -33,8 +35,10 @@ def _grow_memory(tf: Any) -> None:
         try:
             tf.config.experimental.set_memory_growth(device, True)
         except RuntimeError:
-            log.logger().warning("TensorFlow was in use before the import of tarantella, so it takes all memory of its GPU; "
-                                 "import tarantella first")
+            log.logger().warning(
+                "TensorFlow was in use before the import of tarantella, so it takes all memory of"
+                " its GPU; import tarantella first"
+            )
             return
 
 
@@ -50,8 +54,10 @@ def flavour(model: Any) -> Any:
         root = base.__module__.split(".")[0]
         if root in ("keras", "tf_keras") and root in sys.modules:
             return sys.modules[root]
-    raise TypeError("{} is no model of Keras; give a keras.Model, Sequential, or an object of a class derived from "
-                    "them".format(type(model).__name__))
+    raise TypeError(
+        "{} is no model of Keras; give a keras.Model, Sequential, or an object of a class derived"
+        " from them".format(type(model).__name__)
+    )
 
 
 def is_keras3(model: Any) -> bool:

@@ -1,8 +1,8 @@
 """Batch normalisation over the global batch, for `sync_batch_norm=True`.
 
-Each rank computes mean and variance of its own samples; these are combined by one exchange in f64. The
-gradient of that sum is a sum again: the loss is the sum of w_s times the losses of the ranks, and what
-goes back on rank r is multiplied by w_r later, so here it is divided by that.
+Each rank computes mean and variance of its own samples; these are combined by one exchange in f64.
+The gradient of that sum is a sum again: the loss is the sum of w_s times the losses of the ranks,
+and what goes back on rank r is multiplied by w_r later, so here it is divided by that.
 """
 
 from typing import Any, List, Optional, Tuple
@@ -20,7 +20,10 @@ class _Exchange:
         def slot(name: str) -> operators.Slot:
             return operators.Slot(fusion.Layout((fusion.Tensor(name, (width,), "float64"),)))
 
-        self._forward, self._backward = slot("batch statistics"), slot("gradient of batch statistics")
+        self._forward, self._backward = (
+            slot("batch statistics"),
+            slot("gradient of batch statistics"),
+        )
 
     def sum(self, values: Any) -> Any:
         """The sum of `values` of all ranks; differentiable."""
@@ -55,15 +58,21 @@ def _combine(layer: Any, mean: Any, variance: Any, count: Any) -> Tuple[Any, Any
     count = tf.cast(count, tf.float64) * present
     own_mean = tf.reshape(tf.cast(mean, tf.float64), [-1])
     own_square = tf.reshape(tf.cast(variance, tf.float64), [-1]) + tf.square(own_mean)
-    # Where a rank has no samples, what its stand-in gave must not even be multiplied: it may be NaN.
-    own_mean, own_square = (tf.where(present > 0, each, tf.zeros_like(each)) for each in (own_mean, own_square))
+    # Where a rank has no samples, what its stand-in gave must not even be multiplied: it may be
+    # NaN.
+    own_mean, own_square = (
+        tf.where(present > 0, each, tf.zeros_like(each)) for each in (own_mean, own_square)
+    )
     sums = exchange.sum(tf.concat([own_mean * count, own_square * count, [count]], 0))
     total = sums[-1]
     all_mean = sums[:channels] / total
     all_variance = tf.maximum(sums[channels:-1] / total - tf.square(all_mean), 0.0)
     shape = tf.shape(mean)
-    return (tf.reshape(tf.cast(all_mean, mean.dtype), shape), tf.reshape(tf.cast(all_variance, variance.dtype), shape),
-            total)
+    return (
+        tf.reshape(tf.cast(all_mean, mean.dtype), shape),
+        tf.reshape(tf.cast(all_variance, variance.dtype), shape),
+        total,
+    )
 
 
 def _in_training() -> bool:
@@ -92,8 +101,11 @@ class _CalculateMeanAndVar:
     _tnt_corrects = False
     _tnt_total: Optional[Any] = None
 
-    def _calculate_mean_and_var(self, inputs: Any, reduction_axes: Any, keep_dims: bool, **more: Any) -> Any:
-        mean, variance = super()._calculate_mean_and_var(inputs, reduction_axes, keep_dims, **more)  # type: ignore[misc]
+    def _calculate_mean_and_var(
+        self, inputs: Any, reduction_axes: Any, keep_dims: bool, **more: Any
+    ) -> Any:
+        of_rank = super()._calculate_mean_and_var  # type: ignore[misc]
+        mean, variance = of_rank(inputs, reduction_axes, keep_dims, **more)
         if not _in_training():
             return mean, variance
         count = tf.cast(tf.size(inputs, tf.int64), tf.float64) / mean.shape.num_elements()
@@ -106,27 +118,38 @@ class _CalculateMeanAndVar:
         object.__setattr__(self, "_tnt_corrects", corrects)
         return mean, variance
 
-    def _assign_moving_average(self, variable: Any, value: Any, momentum: Any, inputs_size: Any) -> Any:
+    def _assign_moving_average(
+        self, variable: Any, value: Any, momentum: Any, inputs_size: Any
+    ) -> Any:
         # The fused operator, which this takes the place of, keeps the unbiased variance.
         if self._tnt_corrects and self._tnt_total is not None and variable is self.moving_variance:
             total = self._tnt_total
             value = value * tf.cast(total / tf.maximum(total - 1, 1), value.dtype)
-        return super()._assign_moving_average(variable, value, momentum, inputs_size)  # type: ignore[misc]
+        assign = super()._assign_moving_average  # type: ignore[misc]
+        return assign(variable, value, momentum, inputs_size)
 
 
 def layers(model: Any) -> List[Any]:
     """The layers of a model that normalise batches."""
     names = ("BatchNormalization", "BatchNormalizationBase")
-    return [layer for layer in weights.layers_of(model) if any(base.__name__ in names for base in type(layer).__mro__)]
+    return [
+        layer
+        for layer in weights.layers_of(model)
+        if any(base.__name__ in names for base in type(layer).__mro__)
+    ]
 
 
 def synchronise(model: Any) -> None:
-    """Has every BatchNormalization of a model take its statistics from the global batch; twice is once."""
+    """Has every BatchNormalization of a model take its statistics from the global batch; twice is
+    once.
+    """
     for layer in layers(model):
         if hasattr(layer, "_calculate_mean_and_var"):
             if getattr(layer, "renorm", False) or getattr(layer, "virtual_batch_size", None):
-                raise ValueError("sync_batch_norm=True does not go with renorm or virtual_batch_size of {}; leave them "
-                                 "out".format(layer.name))
+                raise ValueError(
+                    "sync_batch_norm=True does not go with renorm or virtual_batch_size of {};"
+                    " leave them out".format(layer.name)
+                )
             if not isinstance(layer, _CalculateMeanAndVar):
                 classes.extend(layer, _CalculateMeanAndVar)
                 object.__setattr__(layer, "_tnt_fused", layer.fused)
@@ -135,8 +158,11 @@ def synchronise(model: Any) -> None:
             classes.extend(layer, _Moments)
 
 
-
 def synchronised_variables(model: Any) -> List[Any]:
     """The moving statistics that all ranks change alike."""
-    return [variable for layer in weights.layers_of(model) if isinstance(layer, (_Moments, _CalculateMeanAndVar))
-            for variable in (layer.moving_mean, layer.moving_variance)]
+    return [
+        variable
+        for layer in weights.layers_of(model)
+        if isinstance(layer, (_Moments, _CalculateMeanAndVar))
+        for variable in (layer.moving_mean, layer.moving_variance)
+    ]

@@ -1,8 +1,9 @@
 """Callbacks in a job of several ranks.
 
-The list of a rank begins with `First`, which puts global values into the logs, and ends with `Last`, which agrees on
-stopping and compares the ranks. Both are ours and stand on all ranks, so no collective depends on the list of the
-user, which may differ between ranks. The user's objects are called themselves, never copied.
+The list of a rank begins with `First`, which puts global values into the logs, and ends with
+`Last`, which agrees on stopping and compares the ranks. Both are ours and stand on all ranks, so no
+collective depends on the list of the user, which may differ between ranks. The user's objects are
+called themselves, never copied.
 
 | callbacks | run on |
 |---|---|
@@ -26,16 +27,20 @@ _ONE_RANK_ONLY = ("OrbaxCheckpoint", "SidecarEvaluatorModelExport")
 class Callback:
     """Tells how a callback is run: `tnt.keras.callbacks.Callback(EarlyStopping(...))`.
 
-    `aggregate_logs=False`: epoch hooks get this rank's own values. `run_on_all_ranks=False`: only the master runs it.
-    All other attributes are those of the callback.
+    `aggregate_logs=False`: epoch hooks get this rank's own values. `run_on_all_ranks=False`: only
+    the master runs it. All other attributes are those of the callback.
     """
 
-    def __init__(self, callback: Any, aggregate_logs: bool = True, run_on_all_ranks: bool = True) -> None:
+    def __init__(
+        self, callback: Any, aggregate_logs: bool = True, run_on_all_ranks: bool = True
+    ) -> None:
         if isinstance(callback, Callback):
             raise TypeError("the callback is wrapped already")
         if isinstance(callback, type) or not hasattr(callback, "on_epoch_end"):
-            raise TypeError("tnt.keras.callbacks.Callback takes an object of a callback class of Keras, not {!r}".format(
-                callback))
+            raise TypeError(
+                "tnt.keras.callbacks.Callback takes an object of a callback class of Keras, not"
+                " {!r}".format(callback)
+            )
         self.callback = callback
         self.aggregate_logs = aggregate_logs
         self.run_on_all_ranks = run_on_all_ranks
@@ -66,16 +71,27 @@ def flatten(keras: Any, callbacks: Any) -> List[Any]:
 
 # ==== What the ranks tell each other before a call ====
 
+
 def told(keras: Any, callbacks: List[Any]) -> Dict[str, Any]:
     """What the others have to know of this rank's callbacks."""
     bare = [entry.callback if isinstance(entry, Callback) else entry for entry in callbacks]
-    frequencies = [entry.save_freq for entry in bare if _is(keras, entry, "ModelCheckpoint")
-                   and isinstance(entry.save_freq, int) and getattr(entry, "save_best_only", False)]
-    return {"frequencies": sorted(frequencies),
-            "restores": ranks.is_master_rank() and any(_is(keras, entry, "BackupAndRestore") for entry in bare)}
+    frequencies = [
+        entry.save_freq
+        for entry in bare
+        if _is(keras, entry, "ModelCheckpoint")
+        and isinstance(entry.save_freq, int)
+        and getattr(entry, "save_best_only", False)
+    ]
+    return {
+        "frequencies": sorted(frequencies),
+        "restores": (
+            ranks.is_master_rank() and any(_is(keras, entry, "BackupAndRestore") for entry in bare)
+        ),
+    }
 
 
 # ==== Ours ====
+
 
 class Values:
     """Values of a call: of all ranks, and this rank's own."""
@@ -214,10 +230,25 @@ def _own_values_class(keras: Any) -> type:
             own = {name: metrics.plain(value) for name, value in self.values.own.items()}
             self.callback.on_epoch_end(epoch, dict(logs or {}, **own))
 
-    for name in ("on_train_begin", "on_train_end", "on_epoch_begin", "on_test_begin", "on_test_end",
-                 "on_predict_begin", "on_predict_end", "on_train_batch_begin", "on_train_batch_end",
-                 "on_test_batch_begin", "on_test_batch_end", "on_predict_batch_begin", "on_predict_batch_end",
-                 "_implements_train_batch_hooks", "_implements_test_batch_hooks", "_implements_predict_batch_hooks"):
+    for name in (
+        "on_train_begin",
+        "on_train_end",
+        "on_epoch_begin",
+        "on_test_begin",
+        "on_test_end",
+        "on_predict_begin",
+        "on_predict_end",
+        "on_train_batch_begin",
+        "on_train_batch_end",
+        "on_test_batch_begin",
+        "on_test_batch_end",
+        "on_predict_batch_begin",
+        "on_predict_batch_end",
+        "_implements_train_batch_hooks",
+        "_implements_test_batch_hooks",
+        "_implements_predict_batch_hooks",
+    ):
+
         def forward(self, *arguments, _name=name, **named):
             return getattr(self.callback, _name)(*arguments, **named)
 
@@ -227,11 +258,20 @@ def _own_values_class(keras: Any) -> type:
 
 # ==== The list of a rank ====
 
-class Arrangement:
-    """The callbacks that a call hands to Keras on this rank; `undo` gives the user's objects back as they were."""
 
-    def __init__(self, keras: Any, callbacks: List[Any], agreed: Dict[str, Any], hooks: Any,
-                 restored: Any = None) -> None:
+class Arrangement:
+    """The callbacks that a call hands to Keras on this rank; `undo` gives the user's objects back
+    as they were.
+    """
+
+    def __init__(
+        self,
+        keras: Any,
+        callbacks: List[Any],
+        agreed: Dict[str, Any],
+        hooks: Any,
+        restored: Any = None,
+    ) -> None:
         self.values = Values()
         self._undo: List[Any] = []
         frequencies = agreed["frequencies"]
@@ -250,9 +290,11 @@ class Arrangement:
 
     def _runs_here(self, keras: Any, callback: Any, everywhere: bool) -> bool:
         if ranks.get_size() > 1 and _is(keras, callback, *_ONE_RANK_ONLY) and everywhere:
-            raise ValueError("{} writes with a format that one rank cannot write for all; use ModelCheckpoint, or wrap "
-                             "it: tnt.keras.callbacks.Callback(callback, run_on_all_ranks=False)".format(
-                                 type(callback).__name__))
+            raise ValueError(
+                "{} writes with a format that one rank cannot write for all; use ModelCheckpoint,"
+                " or wrap it: tnt.keras.callbacks.Callback(callback,"
+                " run_on_all_ranks=False)".format(type(callback).__name__)
+            )
         if ranks.is_master_rank():
             return True
         if not everywhere or _is(keras, callback, *_MASTER_ONLY):
@@ -264,12 +306,18 @@ class Arrangement:
         if ranks.get_size() == 1:
             return
         if _is(keras, callback, "TensorBoard") and settings.get().tensorboard_on_all_devices:
-            self._replace(callback, "log_dir", os.path.join(str(callback.log_dir), "rank_{}".format(ranks.get_rank())))
+            self._replace(
+                callback,
+                "log_dir",
+                os.path.join(str(callback.log_dir), "rank_{}".format(ranks.get_rank())),
+            )
         elif _is(keras, callback, "ModelCheckpoint") and not ranks.is_master_rank():
             # Keras makes the folder before it saves; the path may not exist on this host.
             folder = tempfile.mkdtemp(prefix="tarantella-")
             self._undo.append(lambda: shutil.rmtree(folder, ignore_errors=True))
-            self._replace(callback, "filepath", os.path.join(folder, os.path.basename(str(callback.filepath))))
+            self._replace(
+                callback, "filepath", os.path.join(folder, os.path.basename(str(callback.filepath)))
+            )
 
     def _replace(self, callback: Any, name: str, value: Any) -> None:
         before = getattr(callback, name)
@@ -299,7 +347,9 @@ def agree(own: Dict[str, Any], of_all: List[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def restored_counters(keras3: bool, model: Any) -> None:
-    """After the master has restored a backup: gives the others its epoch, where Keras 3 keeps that in the model."""
+    """After the master has restored a backup: gives the others its epoch, where Keras 3 keeps that
+    in the model.
+    """
     if keras3:
         epoch = collectives.broadcast_object(getattr(model, "_initial_epoch", None))
         if not ranks.is_master_rank():

@@ -1,7 +1,8 @@
 """Changing the class of an object in place, to one that adds methods, and back.
 
 The new class bears the names of the old one, so summaries, `isinstance` and error messages stay as
-they were. While an object is saved it gets its old class back, so files are what plain Keras writes.
+they were. While an object is saved it gets its old class back, so files are what plain Keras
+writes.
 """
 
 import contextlib
@@ -17,10 +18,16 @@ def extend(thing: Any, addition: Type[Any]) -> None:
     former = type(thing)
     key = (addition, former)
     if key not in _classes:
-        made = type(former.__name__, (addition, former), {
-            "__module__": former.__module__, "__qualname__": former.__qualname__, "__doc__": former.__doc__,
-            "_tarantella_former_class": former,
-        })
+        made = type(
+            former.__name__,
+            (addition, former),
+            {
+                "__module__": former.__module__,
+                "__qualname__": former.__qualname__,
+                "__doc__": former.__doc__,
+                "_tarantella_former_class": former,
+            },
+        )
         _classes[key] = made
     object.__setattr__(thing, "__class__", _classes[key])
 

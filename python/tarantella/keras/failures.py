@@ -58,15 +58,15 @@ def translate(error: Any, control: Any = None) -> Optional[BaseException]:
 
 def _first_line(text: str) -> str:
     """Our words of a message, without the nodes that TensorFlow appends."""
-    text = text[text.index(_MARK) + len(_MARK):]
+    text = text[text.index(_MARK) + len(_MARK) :]
     return text.split("\n")[0].strip()
 
 
 class _Interrupts:
     """Has operators that wait end when Ctrl-C was pressed.
 
-    Python runs its handler only once the operator has returned. What it writes to the wakeup descriptor
-    when the signal comes is read by a thread, which tells the operators.
+    Python runs its handler only once the operator has returned. What it writes to the wakeup
+    descriptor when the signal comes is read by a thread, which tells the operators.
     """
 
     def __init__(self) -> None:
@@ -89,7 +89,9 @@ class _Interrupts:
                 os.close(write)
                 return
             self._write = write
-            threading.Thread(target=self._read, args=(read,), name="tarantella-signals", daemon=True).start()
+            threading.Thread(
+                target=self._read, args=(read,), name="tarantella-signals", daemon=True
+            ).start()
 
     @staticmethod
     def _read(read: int) -> None:

@@ -27,8 +27,9 @@ def gathered(call: Any, outputs: Any, sliced: bool, gather: str) -> Any:
         raise ValueError("the data of predict are empty; give at least one batch")
     structure = next(each for each in (template, known[0]) if each is not None)
     if outputs is None:
-        outputs = tf.nest.map_structure(lambda description: np.zeros((0,) + description.shape, description.dtype),
-                                        structure)
+        outputs = tf.nest.map_structure(
+            lambda description: np.zeros((0,) + description.shape, description.dtype), structure
+        )
     counts = [each[0] for each in of_all]
     merged = tf.nest.map_structure(lambda leaf: merge(leaf, counts), outputs)
     return merged if gather == "all" or ranks.is_master_rank() else None
@@ -44,8 +45,10 @@ class _Description:
 
 def _description(leaf: Any) -> _Description:
     if not isinstance(leaf, np.ndarray):
-        raise ValueError("predict gathers arrays only, and an output is a {}; pass tnt_gather=\"none\" to get the part "
-                         "of this rank".format(type(leaf).__name__))
+        raise ValueError(
+            'predict gathers arrays only, and an output is a {}; pass tnt_gather="none" to get the'
+            " part of this rank".format(type(leaf).__name__)
+        )
     return _Description(tuple(leaf.shape[1:]), leaf.dtype)
 
 
@@ -63,8 +66,10 @@ def _lengths(call: Any, outputs: Any) -> List[int]:
         total += max(1, data.bounds(batch, size, rank)[1]) if sliced else batch
         lengths.append(batch)
     if total != rows:
-        raise ValueError("predict cannot put the outputs in order: they have {} rows for {} samples; pass "
-                         "tnt_gather=\"none\" to get the part of this rank".format(rows, total))
+        raise ValueError(
+            "predict cannot put the outputs in order: they have {} rows for {} samples; pass "
+            'tnt_gather="none" to get the part of this rank'.format(rows, total)
+        )
     return lengths
 
 
@@ -87,6 +92,6 @@ def merge(leaf: np.ndarray, counts: List[List[int]]) -> np.ndarray:
     for turn in range(max(len(own) for own in counts)):
         for rank, own in enumerate(counts):
             if turn < len(own):
-                parts.append(whole[places[rank]:places[rank] + own[turn]])
+                parts.append(whole[places[rank] : places[rank] + own[turn]])
                 places[rank] += own[turn]
     return np.concatenate(parts)

@@ -1,7 +1,8 @@
 """The bodies of fit, evaluate, predict and of their `_on_batch` forms for a model of several ranks.
 
-Each checks the arguments, lets the ranks compare what they were called with, divides the data, and hands the rest to
-the user's own class, `base`. Functions take `(model, base, kwargs)`; `kwargs` holds all arguments by name.
+Each checks the arguments, lets the ranks compare what they were called with, divides the data, and
+hands the rest to the user's own class, `base`. Functions take `(model, base, kwargs)`; `kwargs`
+holds all arguments by name.
 """
 
 import contextlib
@@ -16,12 +17,12 @@ from . import callbacks as callback_lists
 from . import flavour, gathering, is_keras3, metrics, sources
 from .sources import Request, Source
 
-
 # Loops that run for a model; more than one where a callback calls evaluate.
 _depths: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
 
 
 # ==== What a call begins with ====
+
 
 class Call:
     """One call of fit, evaluate or predict: who was called with what."""
@@ -32,8 +33,12 @@ class Call:
         self.kwargs = dict(kwargs)
         self.keras = flavour(model)
         self.keras3 = is_keras3(model)
-        self.distribute = _boolean("tnt_distribute_dataset", self.kwargs.pop("tnt_distribute_dataset", True))
-        self.micro_batch_size = _positive("tnt_micro_batch_size", self.kwargs.pop("tnt_micro_batch_size", None))
+        self.distribute = _boolean(
+            "tnt_distribute_dataset", self.kwargs.pop("tnt_distribute_dataset", True)
+        )
+        self.micro_batch_size = _positive(
+            "tnt_micro_batch_size", self.kwargs.pop("tnt_micro_batch_size", None)
+        )
         self.watch = data.Watch()
         self.validation_watch = data.Watch()
 
@@ -43,13 +48,21 @@ class Call:
 
     def request(self, **more: Any) -> Request:
         """What a source has to know."""
-        fields = dict(keras=self.keras, keras3=self.keras3, procedure=self.procedure, model=self.model,
-                      micro_batch_size=self.micro_batch_size, distribute=self.distribute)
+        fields = dict(
+            keras=self.keras,
+            keras3=self.keras3,
+            procedure=self.procedure,
+            model=self.model,
+            micro_batch_size=self.micro_batch_size,
+            distribute=self.distribute,
+        )
         return Request(**dict(fields, **more))
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:
-        """Around Keras' own loop: output on the master only, errors of the data pipeline as they were raised."""
+        """Around Keras' own loop: output on the master only, errors of the data pipeline as they
+        were raised.
+        """
         quiet = not (ranks.is_master_rank() or settings.get().output_on_all_devices)
         interactive = _quieten(self.keras) if quiet else None
         _depths[self.model] = _depths.get(self.model, 0) + 1
@@ -103,11 +116,15 @@ def _positive(name: str, value: Any) -> Optional[int]:
 
 def _require_compiled(call: Call) -> None:
     model = call.model
-    compiled = getattr(model, "compiled", False) if call.keras3 else getattr(model, "_is_compiled", False)
+    compiled = (
+        getattr(model, "compiled", False) if call.keras3 else getattr(model, "_is_compiled", False)
+    )
     if not compiled:
         kind = ValueError if call.keras3 else RuntimeError
-        raise kind("You must compile your model before training/testing: call model.compile(optimizer, loss) before "
-                   "{}()".format(call.procedure))
+        raise kind(
+            "You must compile your model before training/testing: call model.compile(optimizer,"
+            " loss) before {}()".format(call.procedure)
+        )
 
 
 def _compare_calls(procedure: str, own: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -118,13 +135,17 @@ def _compare_calls(procedure: str, own: Dict[str, Any]) -> List[Dict[str, Any]]:
         for name, value in of_all[0].items():
             if name in ("procedure", "must_agree") or name in of_all[0].get("must_agree", ()):
                 if other.get(name) != value:
-                    raise ValueError("ranks 0 and {} called {} with different {}: {} and {}; call it with the same "
-                                     "arguments on all ranks".format(rank, procedure, name.replace("_", " "), value,
-                                                                     other.get(name)))
+                    raise ValueError(
+                        "ranks 0 and {} called {} with different {}: {} and {}; call it with the"
+                        " same arguments on all ranks".format(
+                            rank, procedure, name.replace("_", " "), value, other.get(name)
+                        )
+                    )
     return of_all
 
 
 # ==== Building ====
+
 
 def _example(spec: Any) -> Any:
     """Zeros of the shape of a batch of one sample; None where the shape is not fixed enough."""
@@ -135,7 +156,9 @@ def _example(spec: Any) -> Any:
 
 
 def build(model: Any, spec: Any, first: Optional[Callable[[], Any]] = None) -> None:
-    """Builds a model that is not built, by a call on zeros of the shape of the data, or else on its first slice."""
+    """Builds a model that is not built, by a call on zeros of the shape of the data, or else on its
+    first slice.
+    """
     if getattr(model, "built", True) and (not is_keras3(model) or not _unbuilt_layers(model)):
         return
     x = spec[0] if isinstance(spec, tuple) else spec
@@ -160,11 +183,16 @@ def _prepare(call: Call, source: Optional[Source]) -> None:
     from . import model as models
 
     if source is not None:
-        build(call.model, source.element_spec(), lambda: next(iter(source.divided(data.Watch(), "off")))[0])
+        build(
+            call.model,
+            source.element_spec(),
+            lambda: next(iter(source.divided(data.Watch(), "off")))[0],
+        )
     models.prepare(call.model)
 
 
 # ==== fit ====
+
 
 def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     """`fit` of a tnt.Model."""
@@ -185,8 +213,16 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     if not call.distribute and ranks.get_size() > 1:
         # Each rank its own order of its own data.
         order_seed = drawn = (told[0][1] if told[0][0] is None else told[0][0]) + ranks.get_rank()
-    request = call.request(batch_size=batch_size, steps=steps, epochs=epochs, workers=workers, shuffle=shuffle,
-                           class_weight=call.take("class_weight"), order_seed=order_seed, drawn=drawn)
+    request = call.request(
+        batch_size=batch_size,
+        steps=steps,
+        epochs=epochs,
+        workers=workers,
+        shuffle=shuffle,
+        class_weight=call.take("class_weight"),
+        order_seed=order_seed,
+        drawn=drawn,
+    )
     source = sources.make(request, x, y, sample_weight)
     call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
     if source.batch is not None:
@@ -194,10 +230,25 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     given = _validation(call, validation, batch_size, workers)
 
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
-    own = dict(callback_lists.told(call.keras, listed), epochs=epochs, initial_epoch=call.kwargs.get("initial_epoch", 0),
-               steps_per_epoch=steps, distributed=call.distribute, validates=given is not None,
-               validation_freq=call.kwargs.get("validation_freq", 1), batch_size=source.batch, steps=source.steps)
-    own["must_agree"] = ["epochs", "initial_epoch", "steps_per_epoch", "distributed", "validates", "validation_freq"]
+    own = dict(
+        callback_lists.told(call.keras, listed),
+        epochs=epochs,
+        initial_epoch=call.kwargs.get("initial_epoch", 0),
+        steps_per_epoch=steps,
+        distributed=call.distribute,
+        validates=given is not None,
+        validation_freq=call.kwargs.get("validation_freq", 1),
+        batch_size=source.batch,
+        steps=source.steps,
+    )
+    own["must_agree"] = [
+        "epochs",
+        "initial_epoch",
+        "steps_per_epoch",
+        "distributed",
+        "validates",
+        "validation_freq",
+    ]
     if call.distribute:
         own["must_agree"] += ["batch_size", "steps"]
     of_all = _compare_calls("fit", own)
@@ -209,8 +260,10 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         compare = settings.get().check_data if ranks.get_size() > 1 else "off"
         call.kwargs["x"] = source.divided(call.watch, compare, late=True)
     else:
-        log.logger().info("tnt_distribute_dataset=False: each rank is fed its own data; gradients are weighted by the "
-                          "samples of each rank")
+        log.logger().info(
+            "tnt_distribute_dataset=False: each rank is fed its own data; gradients are weighted by"
+            " the samples of each rank"
+        )
         call.kwargs["x"] = source.undivided(call.watch, cut)
     call.kwargs["steps_per_epoch"] = steps or source.keras_steps
     if call.keras3:
@@ -222,28 +275,46 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
 
 def _validation(call: Call, validation: Any, batch_size: Optional[int], workers: int) -> Any:
     """The dataset that validation is handed; None without validation."""
-    distribute = _boolean("tnt_distribute_validation_dataset", call.take("tnt_distribute_validation_dataset", True))
-    micro = _positive("tnt_validation_micro_batch_size", call.take("tnt_validation_micro_batch_size"))
+    distribute = _boolean(
+        "tnt_distribute_validation_dataset", call.take("tnt_distribute_validation_dataset", True)
+    )
+    micro = _positive(
+        "tnt_validation_micro_batch_size", call.take("tnt_validation_micro_batch_size")
+    )
     size = _positive("validation_batch_size", call.take("validation_batch_size"))
     if validation is None or (isinstance(validation, (list, tuple)) and len(validation) == 0):
         return None
     if isinstance(validation, (list, tuple)):
         if len(validation) > 3:
-            raise ValueError("validation_data is (x, y), (x, y, sample_weight) or a dataset, not {} things".format(
-                len(validation)))
+            raise ValueError(
+                "validation_data is (x, y), (x, y, sample_weight) or a dataset, not {}"
+                " things".format(len(validation))
+            )
         parts = tuple(validation) + (None,) * (3 - len(validation))
     else:
         parts = (validation, None, None)
     steps = _positive("validation_steps", call.kwargs.get("validation_steps"))
-    arrays = not hasattr(parts[0], "element_spec") and not hasattr(parts[0], "on_epoch_end") and not hasattr(
-        parts[0], "__next__")
+    arrays = (
+        not hasattr(parts[0], "element_spec")
+        and not hasattr(parts[0], "on_epoch_end")
+        and not hasattr(parts[0], "__next__")
+    )
     if arrays and size is None and micro is None:
         size = batch_size
-    request = call.request(procedure="validation", batch_size=size, steps=steps, micro_batch_size=micro,
-                           distribute=distribute, micro_batch_name="tnt_validation_micro_batch_size", workers=workers)
+    request = call.request(
+        procedure="validation",
+        batch_size=size,
+        steps=steps,
+        micro_batch_size=micro,
+        distribute=distribute,
+        micro_batch_name="tnt_validation_micro_batch_size",
+        workers=workers,
+    )
     source = sources.make(request, *parts)
     if not distribute:
-        log.logger().info("tnt_distribute_validation_dataset=False: each rank evaluates its own data")
+        log.logger().info(
+            "tnt_distribute_validation_dataset=False: each rank evaluates its own data"
+        )
         return source.undivided(data.Watch())
     if source.batch is not None:
         sources.check_first(request, source.batch)
@@ -257,17 +328,25 @@ def _common_steps(of_all: List[Dict[str, Any]], steps: Optional[int]) -> Optiona
     if steps is not None:
         return None
     if None in known:
-        raise ValueError("rank {} does not know how many batches its data have, so the ranks cannot agree on the steps of "
-                         "an epoch; apply tf.data.experimental.assert_cardinality to the dataset, or pass "
-                         "steps_per_epoch".format(known.index(None)))
+        raise ValueError(
+            "rank {} does not know how many batches its data have, so the ranks cannot agree on the"
+            " steps of an epoch; apply tf.data.experimental.assert_cardinality to the dataset, or"
+            " pass steps_per_epoch".format(known.index(None))
+        )
     fewest = min(known)
     if max(known) != fewest:
-        log.logger().warning("the ranks have %s batches; an epoch takes the first %d of each. Give all ranks as many "
-                             "batches, or pass steps_per_epoch", ", ".join(str(count) for count in known), fewest)
+        log.logger().warning(
+            "the ranks have %s batches; an epoch takes the first %d of each. Give all ranks as many"
+            " batches, or pass steps_per_epoch",
+            ", ".join(str(count) for count in known),
+            fewest,
+        )
     return fewest
 
 
-def _run_fit(call: Call, base: type, listed: List[Any], agreed: Dict[str, Any], source: Source) -> Any:
+def _run_fit(
+    call: Call, base: type, listed: List[Any], agreed: Dict[str, Any], source: Source
+) -> Any:
     hooks = Hooks(call, source)
     restored = None
     if agreed["restores"] and ranks.get_size() > 1:
@@ -280,8 +359,11 @@ def _run_fit(call: Call, base: type, listed: List[Any], agreed: Dict[str, Any], 
             history = base.fit(call.model, **call.kwargs)
     finally:
         arrangement.undo()
-    if call.watch.first is None and call.kwargs.get("epochs", 1) > call.kwargs.get("initial_epoch", 0) \
-            and arrangement.values.training is not None:
+    if (
+        call.watch.first is None
+        and call.kwargs.get("epochs", 1) > call.kwargs.get("initial_epoch", 0)
+        and arrangement.values.training is not None
+    ):
         raise ValueError("the data of fit are empty; give at least one batch")
     return history
 
@@ -325,13 +407,19 @@ class Hooks:
         last = source.last
         if last is None:
             last = watch.other[max(watch.other)] if watch.other else watch.first
-        log.logger().info("global batch %s; %s steps per epoch, last batch %d", data.describe(
-            watch.first, ranks.get_size()), "an unknown number of" if steps is None else steps, last)
+        log.logger().info(
+            "global batch %s; %s steps per epoch, last batch %d",
+            data.describe(watch.first, ranks.get_size()),
+            "an unknown number of" if steps is None else steps,
+            last,
+        )
 
 
 @contextlib.contextmanager
 def _shared_counters(call: Call, restores: bool) -> Iterator[None]:
-    """Keras 2 asks the state of a backup for epoch and step after all callbacks began; the others ask the master."""
+    """Keras 2 asks the state of a backup for epoch and step after all callbacks began; the others
+    ask the master.
+    """
     name = "_maybe_load_initial_counters_from_ckpt"
     if call.keras3 or not restores:
         yield
@@ -351,6 +439,7 @@ def _shared_counters(call: Call, restores: bool) -> Iterator[None]:
 
 # ==== evaluate ====
 
+
 def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     """`evaluate` of a tnt.Model; the same result on all ranks."""
     if kwargs.get("_use_cached_eval_dataset"):
@@ -358,12 +447,19 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     call = Call(model, "evaluate", kwargs)
     _require_compiled(call)
     steps = _positive("steps", call.kwargs.get("steps"))
-    request = call.request(batch_size=_positive("batch_size", call.take("batch_size")), steps=steps,
-                           workers=call.kwargs.get("workers", 1))
+    request = call.request(
+        batch_size=_positive("batch_size", call.take("batch_size")),
+        steps=steps,
+        workers=call.kwargs.get("workers", 1),
+    )
     source = sources.make(request, call.take("x"), call.take("y"), call.take("sample_weight"))
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
-    own = dict(callback_lists.told(call.keras, listed), steps=source.steps, distributed=call.distribute,
-               must_agree=["distributed"] + (["steps"] if call.distribute else []))
+    own = dict(
+        callback_lists.told(call.keras, listed),
+        steps=source.steps,
+        distributed=call.distribute,
+        must_agree=["distributed"] + (["steps"] if call.distribute else []),
+    )
     _compare_calls("evaluate", own)
     call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
     if source.batch is not None and call.distribute:
@@ -413,6 +509,7 @@ def flatten_logs(model: Any, logs: Dict[str, Any]) -> Any:
 
 # ==== predict ====
 
+
 def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     """`predict` of a tnt.Model: whole batches are dealt to the ranks, and gathered in order.
 
@@ -421,13 +518,23 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     gather = kwargs.get("tnt_gather", "all")
     if gather not in ("all", "master", "none"):
         raise ValueError("tnt_gather is {!r}; use all, master or none".format(gather))
-    call = Call(model, "predict", {name: value for name, value in kwargs.items() if name != "tnt_gather"})
+    call = Call(
+        model, "predict", {name: value for name, value in kwargs.items() if name != "tnt_gather"}
+    )
     steps = _positive("steps", call.take("steps"))
     batch_size = _positive("batch_size", call.take("batch_size"))
-    request = call.request(batch_size=batch_size, steps=steps, workers=call.kwargs.get("workers", 1))
+    request = call.request(
+        batch_size=batch_size, steps=steps, workers=call.kwargs.get("workers", 1)
+    )
     source = sources.make(request, call.take("x"))
-    _compare_calls("predict", {"distributed": call.distribute, "tnt_gather": gather,
-                               "must_agree": ["distributed", "tnt_gather"]})
+    _compare_calls(
+        "predict",
+        {
+            "distributed": call.distribute,
+            "tnt_gather": gather,
+            "must_agree": ["distributed", "tnt_gather"],
+        },
+    )
     _prepare(call, source)
     if steps is not None:
         source.dataset = source.dataset.take(steps)
@@ -439,7 +546,9 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         dataset = source.divided(call.watch, "off")
     else:
         dataset = source.dealt(call.watch)
-    dataset = dataset.map(tf.autograph.experimental.do_not_convert(lambda part, share: sources.as_element(part)))
+    dataset = dataset.map(
+        tf.autograph.experimental.do_not_convert(lambda part, share: sources.as_element(part))
+    )
     outputs = _run_predict(call, base, dataset)
     if outputs is None and ranks.get_size() == 1:
         raise ValueError("the data of predict are empty; give at least one batch")
@@ -469,6 +578,7 @@ def _run_predict(call: Call, base: type, dataset: tf.data.Dataset) -> Any:
 
 # ==== One batch ====
 
+
 def _element(call: Call, class_weight: Any = None) -> Tuple[Any, Any]:
     """The slice of this rank of the arguments, and its share."""
     request = call.request(class_weight=class_weight)
@@ -477,13 +587,19 @@ def _element(call: Call, class_weight: Any = None) -> Tuple[Any, Any]:
 
 
 def train_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
-    """`train_on_batch` of a tnt.Model; the arguments are the global batch, the values those of all ranks."""
-    return _on_batch(model, "train_on_batch", kwargs, lambda: model.make_train_function(), "train_function")
+    """`train_on_batch` of a tnt.Model; the arguments are the global batch, the values those of all
+    ranks.
+    """
+    return _on_batch(
+        model, "train_on_batch", kwargs, lambda: model.make_train_function(), "train_function"
+    )
 
 
 def test_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     """`test_on_batch` of a tnt.Model."""
-    return _on_batch(model, "test_on_batch", kwargs, lambda: model.make_test_function(), "test_function")
+    return _on_batch(
+        model, "test_on_batch", kwargs, lambda: model.make_test_function(), "test_function"
+    )
 
 
 def _on_batch(model: Any, procedure: str, kwargs: Dict[str, Any], make: Callable, name: str) -> Any:
@@ -511,7 +627,9 @@ def _prepare_for(call: Call, element: Any) -> None:
     from . import model as models
 
     if not getattr(call.model, "built", True) or _unbuilt_layers(call.model):
-        spec = tf.nest.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), element)
+        spec = tf.nest.map_structure(
+            lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), element
+        )
         build(call.model, spec, lambda: element)
     models.prepare(call.model)
 

@@ -1,12 +1,13 @@
 """Making the weighted sum of the ranks' losses the loss of the global batch.
 
-The gradient of each rank counts w, its samples divided by those of all: exact for means over samples,
-regularisation included. Where a loss of an output is something else, its sample weights are multiplied by
-a factor before the loss is computed, so the loss that Keras reports is right too:
+The gradient of each rank counts w, its samples divided by those of all: exact for means over
+samples, regularisation included. Where a loss of an output is something else, its sample weights
+are multiplied by a factor before the loss is computed, so the loss that Keras reports is right too:
 - reduction `sum` or `none`: 1 / w;
-- outputs with a mask: (own unmasked elements / those of all ranks) / w, summed over the ranks in the step;
-- reduction `mean_with_sample_weight`, which does not feel such a factor: the whole loss is multiplied by
-  (own sum of weights / that of all ranks) / w.
+- outputs with a mask: (own unmasked elements / those of all ranks) / w, summed over the ranks in
+  the step;
+- reduction `mean_with_sample_weight`, which does not feel such a factor: the whole loss is
+  multiplied by (own sum of weights / that of all ranks) / w.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -29,7 +30,9 @@ class Total:
     def share_of(self, step: steps.Step, amount: Any) -> Any:
         """This rank's part of the sum of all ranks' amounts; 0 if that is 0."""
         if self._slot is None:
-            self._slot = operators.Slot(fusion.Layout((fusion.Tensor("weight of a step", (1,), "float64"),)))
+            self._slot = operators.Slot(
+                fusion.Layout((fusion.Tensor("weight of a step", (1,), "float64"),))
+            )
         own = tf.reshape(tf.cast(amount, tf.float64), [1])
         total = step.exchange(self._slot, [own])[0]
         return tf.reshape(tf.math.divide_no_nan(own, total), [])
@@ -43,8 +46,16 @@ def weight_by_samples(step: steps.Step, share: Dict[str, Any], divided: bool, to
     return tf.math.divide_no_nan(local, tf.cast(share["global"], tf.float64))
 
 
-def compute(model: Any, base: Callable[..., Any], args: Tuple[Any, ...], kwargs: Dict[str, Any], total: Total) -> Any:
-    """Calls `base`, the compute_loss of the model's own class, with sample weights as described above."""
+def compute(
+    model: Any,
+    base: Callable[..., Any],
+    args: Tuple[Any, ...],
+    kwargs: Dict[str, Any],
+    total: Total,
+) -> Any:
+    """Calls `base`, the compute_loss of the model's own class, with sample weights as described
+    above.
+    """
     step = steps.current()
     named = dict(zip(_NAMES, args))
     named.update(kwargs)
@@ -66,7 +77,9 @@ def compute(model: Any, base: Callable[..., Any], args: Tuple[Any, ...], kwargs:
 
 
 class _BatchMean:
-    """A metric that takes each batch once, whatever its size, as Keras 3 does for the losses of outputs."""
+    """A metric that takes each batch once, whatever its size, as Keras 3 does for the losses of
+    outputs.
+    """
 
     def update_state(self, values: Any, sample_weight: Any = None) -> Any:
         """The ranks together count as one batch."""
@@ -114,16 +127,22 @@ def _times(weights: Any, factor: Any, output: Any, mask: Any) -> Any:
     return weights * tf.cast(factor, weights.dtype)
 
 
-def _by_sample_weights(loss: Any, kinds: List[str], own: List[Any], outputs: List[Any], step: steps.Step,
-                       total: Total) -> Any:
+def _by_sample_weights(
+    loss: Any, kinds: List[str], own: List[Any], outputs: List[Any], step: steps.Step, total: Total
+) -> Any:
     if len(outputs) > 1:
         if not total.warned:
             total.warned = True
-            log.logger().warning("losses of reduction mean_with_sample_weight are weighted by samples, since the model has "
-                                 "several outputs: its loss differs from that of one rank; use sum_over_batch_size")
+            log.logger().warning(
+                "losses of reduction mean_with_sample_weight are weighted by samples, since the"
+                " model has several outputs: its loss differs from that of one rank; use"
+                " sum_over_batch_size"
+            )
         return loss
     weights = own[0]
-    amount = tf.shape(outputs[0])[0] if weights is None else tf.reduce_sum(tf.cast(weights, tf.float64))
+    amount = (
+        tf.shape(outputs[0])[0] if weights is None else tf.reduce_sum(tf.cast(weights, tf.float64))
+    )
     amount = tf.cast(amount, tf.float64) * tf.cast(step.divisor > 0, tf.float64)
     factor = tf.math.divide_no_nan(total.share_of(step, amount), step.divisor)
     return loss * tf.cast(factor, loss.dtype)
@@ -133,7 +152,11 @@ def _reductions(model: Any, predictions: Any, num: int) -> List[str]:
     """The reduction of the loss of each output."""
     chosen = getattr(model, "loss", None)
     if isinstance(chosen, dict):
-        names = sorted(predictions) if isinstance(predictions, dict) else list(getattr(model, "output_names", None) or chosen)
+        names = (
+            sorted(predictions)
+            if isinstance(predictions, dict)
+            else list(getattr(model, "output_names", None) or chosen)
+        )
         flat = [chosen.get(name) for name in names]
     elif isinstance(chosen, (list, tuple)):
         flat = list(chosen)

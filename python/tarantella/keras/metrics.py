@@ -1,8 +1,8 @@
 """Metrics over all ranks: their states are summed, not their values averaged.
 
-Each state variable of Keras' metrics is a sum over samples, so the sums of the ranks are the state of the serial
-run. Sums travel in f64, all states of a model in one allreduce. The states of a rank stay what they were: the
-global ones are set only while the results are computed.
+Each state variable of Keras' metrics is a sum over samples, so the sums of the ranks are the state
+of the serial run. Sums travel in f64, all states of a model in one allreduce. The states of a rank
+stay what they were: the global ones are set only while the results are computed.
 """
 
 from typing import Any, Dict, Iterator, List, Tuple
@@ -19,15 +19,18 @@ _rules: Dict[type, Dict[str, str]] = {}
 def register(metric_class: type, variables: Dict[str, str]) -> None:
     """Says how states of a metric class of the user are combined: `{"largest": "max"}`.
 
-    Keys are attributes of the metric, or names of its variables; values are sum (the default), max, min, mean (over
-    the ranks) or local (this rank's own).
+    Keys are attributes of the metric, or names of its variables; values are sum (the default), max,
+    min, mean (over the ranks) or local (this rank's own).
     """
     if not isinstance(metric_class, type):
         raise TypeError("register takes the class of a metric, not {!r}".format(metric_class))
     for name, kind in variables.items():
         if kind not in KINDS:
-            raise ValueError("state {!r} of {} cannot be combined by {!r}; use one of {}".format(
-                name, metric_class.__name__, kind, ", ".join(KINDS)))
+            raise ValueError(
+                "state {!r} of {} cannot be combined by {!r}; use one of {}".format(
+                    name, metric_class.__name__, kind, ", ".join(KINDS)
+                )
+            )
     _rules[metric_class] = dict(variables)
 
 
@@ -53,7 +56,9 @@ def _owned(metric: Any) -> Iterator[Tuple[Any, Any]]:
 
 
 def states(model: Any) -> List[Tuple[Any, str]]:
-    """The state variables of a model's metrics, in one order on all ranks, and how each is combined."""
+    """The state variables of a model's metrics, in one order on all ranks, and how each is
+    combined.
+    """
     found: List[Tuple[Any, str]] = []
     seen = set()
     for metric in model.metrics:
@@ -72,7 +77,11 @@ def _combine(values: List[np.ndarray], kinds: List[str]) -> List[np.ndarray]:
     """One allreduce for each kind that occurs; as a rule that is one."""
     combined = list(values)
     for kind in ("sum", "max", "min"):
-        places = [place for place, own in enumerate(kinds) if own == kind or (kind == "sum" and own == "mean")]
+        places = [
+            place
+            for place, own in enumerate(kinds)
+            if own == kind or (kind == "sum" and own == "mean")
+        ]
         if not places:
             continue
         flat = np.concatenate([values[place].reshape(-1) for place in places])

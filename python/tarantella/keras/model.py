@@ -1,11 +1,11 @@
 """`tnt.Model`: a model of Keras that trains on all ranks.
 
 The model is changed in place: its class becomes one that puts the methods here before its own. What
-`fit`, `evaluate` and `predict` do with data and callbacks is in loops.py; here are the step itself, what
-has to be equal on all ranks before it, and how failures become exceptions.
+`fit`, `evaluate` and `predict` do with data and callbacks is in loops.py; here are the step itself,
+what has to be equal on all ranks before it, and how failures become exceptions.
 
-For the other modules: `prepare`, `stop_requested`, `average_moving_statistics`, `check_drift`, `base_of`,
-and `restored`, within which model and optimizer have their own classes, as for saving.
+For the other modules: `prepare`, `stop_requested`, `average_moving_statistics`, `check_drift`,
+`base_of`, and `restored`, within which model and optimizer have their own classes, as for saving.
 """
 
 import contextlib
@@ -19,10 +19,19 @@ import numpy as np
 import tensorflow as tf
 
 from .. import collectives, errors, log, ranks, settings
-from . import (batch_norm, classes, failures, flavour, is_keras3, losses, optimizers, regroup, saving,
-               weights)
+from . import (
+    batch_norm,
+    classes,
+    failures,
+    flavour,
+    is_keras3,
+    losses,
+    optimizers,
+    regroup,
+    saving,
+    weights,
+)
 from .step import Control, Step, entered
-
 
 # Samples of a rank's batch below which statistics of batch normalisation are warned of.
 LEAST_SAMPLES = 16
@@ -88,8 +97,10 @@ def restored(model: Any) -> Any:
 
 # ==== What has to be equal before a step ====
 
+
 def prepare(model: Any, x: Any = None, broadcast: bool = False) -> None:
-    """Compares the models of all ranks and gives them the weights of rank 0, if that is due or asked for.
+    """Compares the models of all ranks and gives them the weights of rank 0, if that is due or
+    asked for.
 
     `x` is an input of a few samples by which a model is built that is not yet.
     """
@@ -97,8 +108,10 @@ def prepare(model: Any, x: Any = None, broadcast: bool = False) -> None:
     state.dirty = state.dirty or broadcast
     if not _built(model):
         if x is None:
-            raise ValueError("the model has no weights yet; call it on a batch, or model.build(input_shape), before it is "
-                             "used on several ranks")
+            raise ValueError(
+                "the model has no weights yet; call it on a batch, or model.build(input_shape),"
+                " before it is used on several ranks"
+            )
         model(x)
     if alone():
         state.dirty = False
@@ -108,16 +121,22 @@ def prepare(model: Any, x: Any = None, broadcast: bool = False) -> None:
     due = collectives.allgather(np.array([state.dirty, optimizers_due], np.uint8))
     if not due[:, 0].any():
         return
-    variables = weights.synchronised(model) if due[:, 1].all() else (
-        list(model.trainable_weights) + list(model.non_trainable_weights))
+    variables = (
+        weights.synchronised(model)
+        if due[:, 1].all()
+        else (list(model.trainable_weights) + list(model.non_trainable_weights))
+    )
     weights.broadcast(variables + weights.seeds(model))
     _differ_by_rank(model, state)
     state.dirty = False
 
 
 def _built(model: Any) -> bool:
-    return bool(getattr(model, "built", True)) and (bool(model.weights) or not getattr(model, "layers", None)
-                                                    or all(layer.built for layer in model.layers))
+    return bool(getattr(model, "built", True)) and (
+        bool(model.weights)
+        or not getattr(model, "layers", None)
+        or all(layer.built for layer in model.layers)
+    )
 
 
 def _optimizer_is_built(model: Any) -> bool:
@@ -138,19 +157,28 @@ def _differ_by_rank(model: Any, state: State) -> None:
     if rank > 0:
         for number, layer in enumerate(weights.layers_of(model)):
             generator = getattr(layer, "_random_generator", None)
-            if generator is not None and hasattr(generator, "_seed") and getattr(layer, "_seed_generators", None) is None:
+            if (
+                generator is not None
+                and hasattr(generator, "_seed")
+                and getattr(layer, "_seed_generators", None) is None
+            ):
                 generator._seed = (generator._seed or 7919 * (number + 1)) + rank
     _forget_functions(model)
 
 
 def average_moving_statistics(model: Any) -> None:
-    """Averages moving statistics over the ranks, weighted by the samples seen since it was last done."""
+    """Averages moving statistics over the ranks, weighted by the samples seen since it was last
+    done.
+    """
     if alone():
         return
     state = state_of(model)
     common = batch_norm.synchronised_variables(model) if state.sync_batch_norm else []
-    variables = [variable for variable in weights.moving_statistics(model)
-                 if all(variable is not other for other in common)]
+    variables = [
+        variable
+        for variable in weights.moving_statistics(model)
+        if all(variable is not other for other in common)
+    ]
     if not variables or state.samples is None:
         return
     samples = int(state.samples.numpy())
@@ -168,8 +196,12 @@ def _warn_of_few_samples(model: Any, state: State, samples: int) -> None:
     if samples < LEAST_SAMPLES * steps:
         state.warned_of_few_samples = True
         log.logger().warning(
-            "BatchNormalization takes its statistics from the samples of each rank alone, about %d; that is below %d: take "
-            "a larger batch or fewer ranks, or tnt.Model(model, sync_batch_norm=True)", samples // steps, LEAST_SAMPLES)
+            "BatchNormalization takes its statistics from the samples of each rank alone, about %d;"
+            " that is below %d: take a larger batch or fewer ranks, or tnt.Model(model,"
+            " sync_batch_norm=True)",
+            samples // steps,
+            LEAST_SAMPLES,
+        )
 
 
 def check_drift(model: Any) -> None:
@@ -191,9 +223,15 @@ def stop_requested(model: Any) -> bool:
 
 # ==== The methods that a model gets ====
 
+
 def _split(data: Any) -> Any:
     """The element and the share of a rank; no share if the dataset is not one of ours."""
-    if isinstance(data, tuple) and len(data) == 2 and isinstance(data[1], dict) and {"local", "global"} <= set(data[1]):
+    if (
+        isinstance(data, tuple)
+        and len(data) == 2
+        and isinstance(data[1], dict)
+        and {"local", "global"} <= set(data[1])
+    ):
         return data
     return data, None
 
@@ -220,14 +258,20 @@ class Distributed(saving.Saving):
         return _test(self, base, element, share)
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
-        """The loss, with the data losses of reduction `sum` scaled so that the weighted sum is exact."""
-        return losses.compute(self, super().compute_loss, args, kwargs, state_of(self).weights_total)  # type: ignore[misc]
+        """The loss, with the data losses of reduction `sum` scaled so that the weighted sum is
+        exact.
+        """
+        return losses.compute(
+            self, super().compute_loss, args, kwargs, state_of(self).weights_total
+        )  # type: ignore[misc]
 
     def compile(self, *args: Any, **kwargs: Any) -> Any:
         """Keras' compile; the optimizer sums its gradients over all ranks from now on."""
         if kwargs.get("jit_compile") not in (None, False, "auto"):
-            log.logger().warning("jit_compile=True is not possible with the operators that sum gradients; it is taken as "
-                                 "False")
+            log.logger().warning(
+                "jit_compile=True is not possible with the operators that sum gradients; it is"
+                " taken as False"
+            )
         if "jit_compile" in kwargs or _takes(super().compile, "jit_compile"):  # type: ignore[misc]
             kwargs["jit_compile"] = False
         result = super().compile(*args, **kwargs)  # type: ignore[misc]
@@ -248,14 +292,20 @@ class Distributed(saving.Saving):
             return function
         if not isinstance(function, regroup.Mending):
             if _steps_per_execution(self) != 1:
-                raise ValueError("TNT_ON_FAILURE=continue needs steps_per_execution=1; leave it out of compile")
-            function = regroup.Mending(self, function, lambda error: failures.translate(error, state_of(self).control))
+                raise ValueError(
+                    "TNT_ON_FAILURE=continue needs steps_per_execution=1; leave it out of compile"
+                )
+            function = regroup.Mending(
+                self, function, lambda error: failures.translate(error, state_of(self).control)
+            )
             self.train_function = function
         return function
 
     @property
     def stop_training(self) -> bool:
-        """Within fit, whether the ranks have agreed to stop; what is set here is this rank's wish."""
+        """Within fit, whether the ranks have agreed to stop; what is set here is this rank's
+        wish.
+        """
         state = state_of(self)
         if state.in_fit and not alone():
             if state.control is not None and state.control.take_stop():
@@ -314,8 +364,12 @@ def _takes(function: Any, name: str) -> bool:
 
 # Arguments that Keras does not have, by procedure.
 _OWN_ARGUMENTS = {
-    "fit": ("tnt_micro_batch_size", "tnt_validation_micro_batch_size", "tnt_distribute_dataset",
-            "tnt_distribute_validation_dataset"),
+    "fit": (
+        "tnt_micro_batch_size",
+        "tnt_validation_micro_batch_size",
+        "tnt_distribute_dataset",
+        "tnt_distribute_validation_dataset",
+    ),
     "evaluate": ("tnt_micro_batch_size", "tnt_distribute_dataset"),
     "predict": ("tnt_micro_batch_size", "tnt_distribute_dataset", "tnt_gather"),
 }
@@ -327,15 +381,24 @@ def _named(function: Any, args: Any, kwargs: Dict[str, Any]) -> Dict[str, Any]:
     Unknown ones are refused here: later some ranks would, and others wait for them.
     """
     parameters = inspect.signature(function).parameters.values()
-    names = [parameter.name for parameter in parameters if parameter.name not in ("self", "args", "kwargs")]
+    names = [
+        parameter.name
+        for parameter in parameters
+        if parameter.name not in ("self", "args", "kwargs")
+    ]
     own = _OWN_ARGUMENTS.get(function.__name__, ())
     takes_all = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters)
     for name in kwargs:
         if name not in names and name not in own and (name.startswith("tnt_") or not takes_all):
-            raise TypeError("{}() has no argument {}; besides those of Keras it takes {}".format(
-                function.__name__, name, ", ".join(own) or "none"))
+            raise TypeError(
+                "{}() has no argument {}; besides those of Keras it takes {}".format(
+                    function.__name__, name, ", ".join(own) or "none"
+                )
+            )
     if len(args) > len(names):
-        raise TypeError("{}() takes {} arguments, and got {}".format(function.__name__, len(names), len(args)))
+        raise TypeError(
+            "{}() takes {} arguments, and got {}".format(function.__name__, len(names), len(args))
+        )
     named = dict(zip(names, args))
     for name in kwargs:
         if name in named:
@@ -365,6 +428,7 @@ def _run(model: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
 
 # ==== The step ====
 
+
 def _train(model: Any, base: Any, element: Any, share: Optional[Dict[str, Any]]) -> Any:
     state = state_of(model)
     if share is not None and "whole" in share:
@@ -379,7 +443,9 @@ def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[s
         state.control = Control()
     if state.attempted is None:
         with tf.init_scope():
-            state.attempted = tf.Variable(0, dtype=tf.int64, trainable=False, name="tarantella_attempted")
+            state.attempted = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name="tarantella_attempted"
+            )
     state.attempted.assign(state.control.steps() + 1, read_value=False)
     state.saved.save((element, share))
     if not state.counters:
@@ -387,8 +453,11 @@ def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[s
             optimizers.build(model.optimizer, model.trainable_variables)
         # What changes although the sums of a step do not arrive.
         state.counters = [variable for metric in model.metrics for variable in metric.variables]
-        state.counters += [variable for variable in weights.optimizer_variables(model.optimizer)
-                           if int(np.prod(tuple(variable.shape))) == 1]
+        state.counters += [
+            variable
+            for variable in weights.optimizer_variables(model.optimizer)
+            if int(np.prod(tuple(variable.shape))) == 1
+        ]
     if state.counters:
         state.saved_counters.save([tf.convert_to_tensor(variable) for variable in state.counters])
     part, share = state.place.cut(element, share)
@@ -400,7 +469,9 @@ def _make_place(state: State) -> None:
         state.place = regroup.Place()
 
 
-def _train_part(model: Any, state: State, base: Any, element: Any, share: Optional[Dict[str, Any]]) -> Any:
+def _train_part(
+    model: Any, state: State, base: Any, element: Any, share: Optional[Dict[str, Any]]
+) -> Any:
     if share is None:
         with entered(Step(tf.constant(1.0 / ranks.get_size(), tf.float64))):
             return base(element)
@@ -422,7 +493,9 @@ def _train_part(model: Any, state: State, base: Any, element: Any, share: Option
             flat += [tf.convert_to_tensor(variable) for variable in model.trainable_weights]
         done = state.control.finish(token, flat)
     with tf.control_dependencies([done]):
-        return tf.nest.map_structure(lambda value: tf.identity(value) if tf.is_tensor(value) else value, logs)
+        return tf.nest.map_structure(
+            lambda value: tf.identity(value) if tf.is_tensor(value) else value, logs
+        )
 
 
 def _test(model: Any, base: Any, element: Any, share: Dict[str, Any]) -> Any:
@@ -443,19 +516,27 @@ def _count_samples(model: Any, state: State, share: Dict[str, Any]) -> None:
         return
     if state.samples is None:
         with tf.init_scope():
-            state.samples = tf.Variable(0, dtype=tf.int64, trainable=False, name="tarantella_samples")
+            state.samples = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name="tarantella_samples"
+            )
     state.samples.assign_add(tf.cast(share["local"], tf.int64))
 
 
 @contextlib.contextmanager
 def _stand_in(model: Any, share: Dict[str, Any]) -> Iterator[None]:
-    """A rank without samples runs the first one in their place; its states are put back afterwards."""
+    """A rank without samples runs the first one in their place; its states are put back
+    afterwards.
+    """
     variables = _restorable(model)
     local = tf.cast(share["local"], tf.int64)
     former = [tf.identity(tf.convert_to_tensor(variable)) for variable in variables]
     yield
     # Metrics of compile exist only once the first step was traced.
-    added = [variable for variable in _restorable(model) if all(variable is not known for known in variables)]
+    added = [
+        variable
+        for variable in _restorable(model)
+        if all(variable is not known for known in variables)
+    ]
     former += [tf.zeros_like(tf.convert_to_tensor(variable)) for variable in added]
 
     def put_back() -> Any:
@@ -469,11 +550,15 @@ def _stand_in(model: Any, share: Dict[str, Any]) -> Iterator[None]:
 def _restorable(model: Any) -> List[Any]:
     found = [variable for metric in model.metrics for variable in metric.variables]
     common = batch_norm.synchronised_variables(model) if state_of(model).sync_batch_norm else []
-    return found + [variable for variable in model.non_trainable_weights
-                    if all(variable is not other for other in common)]
+    return found + [
+        variable
+        for variable in model.non_trainable_weights
+        if all(variable is not other for other in common)
+    ]
 
 
 # ==== Making a model a distributed one ====
+
 
 def adopt(model: Any) -> None:
     """Hooks the optimizer of a compiled model."""
@@ -496,12 +581,20 @@ def _forget_functions(model: Any) -> None:
         model.train_tf_function = None
 
 
-def _wrap(model: Any, parallel_strategy: Any = ParallelStrategy.DATA, num_pipeline_stages: int = 1,
-          sync_batch_norm: bool = False) -> Any:
+def _wrap(
+    model: Any,
+    parallel_strategy: Any = ParallelStrategy.DATA,
+    num_pipeline_stages: int = 1,
+    sync_batch_norm: bool = False,
+) -> Any:
     if parallel_strategy is not ParallelStrategy.DATA:
-        raise NotImplementedError("parallel_strategy={} is not built; use ParallelStrategy.DATA".format(parallel_strategy))
+        raise NotImplementedError(
+            "parallel_strategy={} is not built; use ParallelStrategy.DATA".format(parallel_strategy)
+        )
     if num_pipeline_stages != 1:
-        raise NotImplementedError("num_pipeline_stages={} is not built; leave it at 1".format(num_pipeline_stages))
+        raise NotImplementedError(
+            "num_pipeline_stages={} is not built; leave it at 1".format(num_pipeline_stages)
+        )
     _check_keras(model)
     if not isinstance(model, Distributed):
         wish = bool(model.__dict__.pop("stop_training", False))
@@ -519,17 +612,30 @@ def _check_keras(model: Any) -> None:
     keras = flavour(model)
     bases = [base.__name__ for base in type(model).__mro__]
     if "Model" not in bases:
-        raise TypeError("{} is a {} and no model; give a keras.Model or Sequential".format(model, type(model).__name__))
+        raise TypeError(
+            "{} is a {} and no model; give a keras.Model or Sequential".format(
+                model, type(model).__name__
+            )
+        )
     if is_keras3(model) and keras.backend.backend() != "tensorflow":
-        raise ValueError("KERAS_BACKEND is {}; this package trains models of the backend tensorflow only: set "
-                         "KERAS_BACKEND=tensorflow".format(keras.backend.backend()))
+        raise ValueError(
+            "KERAS_BACKEND is {}; this package trains models of the backend tensorflow only: set "
+            "KERAS_BACKEND=tensorflow".format(keras.backend.backend())
+        )
 
 
 class _ModelType(type):
-    """`Model(...)` returns the model it is given; `isinstance(model, Model)` tells whether it was."""
+    """`Model(...)` returns the model it is given; `isinstance(model, Model)` tells whether it
+    was.
+    """
 
-    def __call__(cls, model: Any, parallel_strategy: Any = ParallelStrategy.DATA, num_pipeline_stages: int = 1,
-                 sync_batch_norm: bool = False) -> Any:
+    def __call__(
+        cls,
+        model: Any,
+        parallel_strategy: Any = ParallelStrategy.DATA,
+        num_pipeline_stages: int = 1,
+        sync_batch_norm: bool = False,
+    ) -> Any:
         return _wrap(model, parallel_strategy, num_pipeline_stages, sync_batch_norm)
 
     def __instancecheck__(cls, thing: Any) -> bool:
@@ -542,12 +648,14 @@ class _ModelType(type):
 class Model(metaclass=_ModelType):
     """Makes a Keras model train on all ranks, in place, and returns it.
 
-    Keyword arguments: `parallel_strategy` (DATA), `num_pipeline_stages` (1), and `sync_batch_norm`: batch
-    normalisation takes mean and variance over the global batch.
+    Keyword arguments: `parallel_strategy` (DATA), `num_pipeline_stages` (1), and `sync_batch_norm`:
+    batch normalisation takes mean and variance over the global batch.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        raise TypeError("derive {} from keras.Model, and give its object to tnt.Model".format(cls.__name__))
+        raise TypeError(
+            "derive {} from keras.Model, and give its object to tnt.Model".format(cls.__name__)
+        )
 
 
 def Sequential(layers: Any = None, name: Optional[str] = None) -> Any:

@@ -1,4 +1,5 @@
-"""The operators for TensorFlow (libtarantella_tf.so) and the slots by which graphs name fused buffers.
+"""The operators for TensorFlow (libtarantella_tf.so) and the slots by which graphs name fused
+buffers.
 
 The library lies beside libgaspi.so.1. A slot lives as long as its object; when the ranks of the job
 change, every slot gets a new buffer under its number, so graphs stay valid.
@@ -25,13 +26,18 @@ def load() -> Any:
         library.load()
         path = os.path.join(os.path.dirname(library.path()), "libtarantella_tf.so")
         if not os.path.exists(path):
-            raise ImportError("{} is missing; it has to lie beside libgaspi.so.1: install the wheel of this package, "
-                              "or build it by tarantella-tf/build.sh".format(path))
+            raise ImportError(
+                "{} is missing; it has to lie beside libgaspi.so.1: install the wheel of this"
+                " package, or build it by tarantella-tf/build.sh".format(path)
+            )
         try:
             _operators = tf.load_op_library(path)
         except tf.errors.NotFoundError as error:
-            raise ImportError("{} does not fit TensorFlow {}: {}; versions 2.10 to 2.21 fit".format(
-                path, tf.__version__, error.message)) from None
+            raise ImportError(
+                "{} does not fit TensorFlow {}: {}; versions 2.10 to 2.21 fit".format(
+                    path, tf.__version__, error.message
+                )
+            ) from None
         _functions = ctypes.CDLL(path)
         _declare(_functions)
         _functions.tarantella_tf_limit(int(settings.get().timeout * 1000))
@@ -43,7 +49,10 @@ def _declare(functions: ctypes.CDLL) -> None:
     number, text = ctypes.c_int64, ctypes.c_uint64
     signatures = {
         "tarantella_tf_slot": (number, []),
-        "tarantella_tf_assign": (ctypes.c_int, [number, text, ctypes.c_uint8, number, ctypes.c_void_p]),
+        "tarantella_tf_assign": (
+            ctypes.c_int,
+            [number, text, ctypes.c_uint8, number, ctypes.c_void_p],
+        ),
         "tarantella_tf_wish": (None, [number, ctypes.c_int]),
         "tarantella_tf_stop": (ctypes.c_int, [number]),
         "tarantella_tf_differs": (number, [number]),
@@ -75,11 +84,16 @@ class Slot:
         limit = functions().tarantella_tf_max_dims()
         for tensor in layout.tensors:
             if len(tensor.shape) > limit:
-                raise ValueError("{} has {} dimensions; at most {} can be summed".format(
-                    tensor.name, len(tensor.shape), limit))
+                raise ValueError(
+                    "{} has {} dimensions; at most {} can be summed".format(
+                        tensor.name, len(tensor.shape), limit
+                    )
+                )
         self.renew()
         _slots.add(self)
-        self._release = weakref.finalize(self, functions().tarantella_tf_assign, self.number, 0, 0, 0, None)
+        self._release = weakref.finalize(
+            self, functions().tarantella_tf_assign, self.number, 0, 0, 0, None
+        )
         # The process is about to end: the library frees all buffers together when the rank leaves.
         self._release.atexit = False
 
@@ -91,8 +105,13 @@ class Slot:
         handle = fusion.create(self.layout)
         self.buckets = fusion.buckets(handle, self.layout.tensors)
         table = (ctypes.c_int64 * max(1, len(shapes)))(*shapes)
-        functions().tarantella_tf_assign(self.number, handle, ranks.world_group(), len(self.layout.tensors),
-                                         ctypes.addressof(table))
+        functions().tarantella_tf_assign(
+            self.number,
+            handle,
+            ranks.world_group(),
+            len(self.layout.tensors),
+            ctypes.addressof(table),
+        )
 
 
 def drop_all() -> None:

@@ -1,13 +1,15 @@
-"""The hook by which an optimizer of Keras applies the sum of all ranks' gradients in place of its own.
+"""The hook by which an optimizer of Keras applies the sum of all ranks' gradients in place of its
+own.
 
 It comes before clipping, weight decay, averages and accumulation, so these see the gradient of the
 global batch. Which hook it is depends on what the optimizer has, not on the version of Keras:
-`apply` (Keras 3; of a LossScaleOptimizer the outer one), `aggregate_gradients` (Keras 2; the inner one),
-`gradient_aggregator` (the legacy optimizers, and all of Keras 2.10).
+`apply` (Keras 3; of a LossScaleOptimizer the outer one), `aggregate_gradients` (Keras 2; the inner
+one), `gradient_aggregator` (the legacy optimizers, and all of Keras 2.10).
 
-Sparse gradients stay so: the rows of all ranks are gathered in the order of the ranks, which is the order
-in which one rank would have them. Made dense they would give other numbers: optimizers leave rows alone
-that a sparse gradient does not name, and Keras 3 takes rows that it names twice one by one.
+Sparse gradients stay so: the rows of all ranks are gathered in the order of the ranks, which is the
+order in which one rank would have them. Made dense they would give other numbers: optimizers leave
+rows alone that a sparse gradient does not name, and Keras 3 takes rows that it names twice one by
+one.
 """
 
 import weakref
@@ -48,9 +50,13 @@ class Reducer:
         waits_for: List[Any] = list(step.current().started) if step.current() is not None else []
         tokens: List[Any] = []
         if dense:
-            slot = self._slot([variables[at] for at in dense], [reduced[at].dtype.name for at in dense])
+            slot = self._slot(
+                [variables[at] for at in dense], [reduced[at].dtype.name for at in dense]
+            )
             tokens = [
-                library.tarantella_start(gradient=reduced[at], scale=weight, step=order, slot=slot.number, tensor=number)
+                library.tarantella_start(
+                    gradient=reduced[at], scale=weight, step=order, slot=slot.number, tensor=number
+                )
                 for number, at in enumerate(dense)
             ]
             waits_for += tokens
@@ -62,8 +68,12 @@ class Reducer:
         if dense:
             with tf.control_dependencies(waits_for):
                 for bucket in slot.buckets:
-                    sums = library.tarantella_finish(tokens=[tokens[number] for number in bucket],
-                                                     T=reduced[dense[bucket[0]]].dtype, slot=slot.number, tensors=bucket)
+                    sums = library.tarantella_finish(
+                        tokens=[tokens[number] for number in bucket],
+                        T=reduced[dense[bucket[0]]].dtype,
+                        slot=slot.number,
+                        tensors=bucket,
+                    )
                     for number, total in zip(bucket, sums):
                         total.set_shape(reduced[dense[number]].shape)
                         reduced[dense[number]] = total
@@ -87,10 +97,16 @@ class Reducer:
         key = tuple(id(variable) for variable in variables)
         if key not in self._slots:
             tensors = tuple(
-                fusion.Tensor(name_of(variable), tuple(variable.shape), dtype) for variable, dtype in zip(variables, dtypes))
+                fusion.Tensor(name_of(variable), tuple(variable.shape), dtype)
+                for variable, dtype in zip(variables, dtypes)
+            )
             chosen = settings.get()
-            layout = fusion.Layout(tensors, threshold=chosen.fusion_threshold_bytes, reverse=True,
-                                   wire=_WIRES[chosen.compression])
+            layout = fusion.Layout(
+                tensors,
+                threshold=chosen.fusion_threshold_bytes,
+                reverse=True,
+                wire=_WIRES[chosen.compression],
+            )
             compare_layouts(layout)
             self._slots[key] = operators.Slot(layout)
             # The key holds addresses, so the variables have to live as long.
@@ -100,7 +116,9 @@ class Reducer:
     def _gathers(self) -> operators.Slot:
         """The slot by which gathers find the group of all ranks."""
         if self._gather_slot is None:
-            self._gather_slot = operators.Slot(fusion.Layout((fusion.Tensor("rows", (1,), "float64"),)))
+            self._gather_slot = operators.Slot(
+                fusion.Layout((fusion.Tensor("rows", (1,), "float64"),))
+            )
         return self._gather_slot
 
     def _gather(self, gradient: tf.IndexedSlices, weight: Any) -> tf.IndexedSlices:
@@ -108,22 +126,30 @@ class Reducer:
         library = operators.load()
         slot = self._gathers()
         own = tf.shape(gradient.values, out_type=tf.int64)[0]
-        values = tf.where(weight > 0, gradient.values * tf.cast(weight, gradient.values.dtype),
-                          tf.zeros_like(gradient.values))
+        values = tf.where(
+            weight > 0,
+            gradient.values * tf.cast(weight, gradient.values.dtype),
+            tf.zeros_like(gradient.values),
+        )
         size = tf.constant(ranks.get_size(), tf.int64) + 0 * own
         rows = library.tarantella_gather(rows=values, own=own, ranks=size, slot=slot.number)
         rows.set_shape([None] + list(gradient.values.shape[1:]))
         with tf.control_dependencies([rows]):
-            indices = library.tarantella_gather(rows=tf.cast(gradient.indices, tf.int64), own=own, ranks=size,
-                                                slot=slot.number)
+            indices = library.tarantella_gather(
+                rows=tf.cast(gradient.indices, tf.int64), own=own, ranks=size, slot=slot.number
+            )
         indices.set_shape([None])
         with tf.control_dependencies([indices]):
-            return tf.IndexedSlices(tf.identity(rows), tf.cast(indices, gradient.indices.dtype), gradient.dense_shape)
+            return tf.IndexedSlices(
+                tf.identity(rows), tf.cast(indices, gradient.indices.dtype), gradient.dense_shape
+            )
 
 
 def _identity(gradient: Any) -> Any:
     if isinstance(gradient, tf.IndexedSlices):
-        return tf.IndexedSlices(tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape)
+        return tf.IndexedSlices(
+            tf.identity(gradient.values), tf.identity(gradient.indices), gradient.dense_shape
+        )
     return None if gradient is None else tf.identity(gradient)
 
 
@@ -143,15 +169,21 @@ def compare_layouts(layout: fusion.Layout) -> None:
             continue
         for mine, theirs in zip(layouts[0].tensors, other.tensors):
             if mine != theirs:
-                raise errors.LayoutMismatch("the gradients of ranks 0 and {} differ: {} {} {} and {} {} {}; all ranks have "
-                                            "to train the same model".format(rank, *mine, *theirs))
+                raise errors.LayoutMismatch(
+                    "the gradients of ranks 0 and {} differ: {} {} {} and {} {} {}; all ranks have "
+                    "to train the same model".format(rank, *mine, *theirs)
+                )
         if len(layouts[0].tensors) != len(other.tensors):
-            raise errors.LayoutMismatch("ranks 0 and {} have {} and {} gradients; all ranks have to train the same "
-                                        "model".format(rank, len(layouts[0].tensors), len(other.tensors)))
+            raise errors.LayoutMismatch(
+                "ranks 0 and {} have {} and {} gradients; all ranks have to train the same "
+                "model".format(rank, len(layouts[0].tensors), len(other.tensors))
+            )
         raise errors.LayoutMismatch(
-            "ranks 0 and {} have fusion thresholds of {} and {} bytes and compression {} and {}; set TNT_FUSION_THRESHOLD "
-            "and TNT_COMPRESSION alike on all ranks".format(rank, layouts[0].threshold, other.threshold, layouts[0].wire,
-                                                            other.wire))
+            "ranks 0 and {} have fusion thresholds of {} and {} bytes and compression {} and {};"
+            " set TNT_FUSION_THRESHOLD and TNT_COMPRESSION alike on all ranks".format(
+                rank, layouts[0].threshold, other.threshold, layouts[0].wire, other.wire
+            )
+        )
 
 
 _reducers: "weakref.WeakKeyDictionary[Any, Reducer]" = weakref.WeakKeyDictionary()
@@ -175,9 +207,12 @@ class _Apply:
         """Applies the sum of all ranks' gradients."""
         if _alone() or len(grads) == 0:
             return super().apply(grads, trainable_variables)  # type: ignore[misc]
-        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
+        variables = (
+            self._trainable_variables if trainable_variables is None else list(trainable_variables)
+        )
         summed = reducer_of(self).reduce(list(grads), variables)
-        return super().apply(summed, variables if trainable_variables is not None else None)  # type: ignore[misc]
+        apply = super().apply  # type: ignore[misc]
+        return apply(summed, variables if trainable_variables is not None else None)
 
 
 class _AggregateGradients:
@@ -203,7 +238,9 @@ class _Aggregator:
         optimizer = self._optimizer()
         if _alone() or not pairs or optimizer is None:
             return pairs
-        summed = reducer_of(optimizer).reduce([pair[0] for pair in pairs], [pair[1] for pair in pairs])
+        summed = reducer_of(optimizer).reduce(
+            [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        )
         return list(zip(summed, [pair[1] for pair in pairs]))
 
 
@@ -235,6 +272,10 @@ def hook(optimizer: Any) -> Any:
         if not isinstance(optimizer.gradient_aggregator, _Aggregator):
             optimizer.gradient_aggregator = _Aggregator(optimizer)
     else:
-        raise TypeError("{} is no optimizer of Keras: it has neither apply, nor aggregate_gradients, nor "
-                        "gradient_aggregator; derive it from keras.optimizers.Optimizer".format(type(optimizer).__name__))
+        raise TypeError(
+            "{} is no optimizer of Keras: it has neither apply, nor aggregate_gradients, nor "
+            "gradient_aggregator; derive it from keras.optimizers.Optimizer".format(
+                type(optimizer).__name__
+            )
+        )
     return optimizer

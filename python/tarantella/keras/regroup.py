@@ -1,16 +1,17 @@
 """Going on without ranks that were lost: `tnt.regroup()`, and TNT_ON_FAILURE=continue within fit.
 
-Within fit a step that fails because a rank was lost is mended inside Keras' loop, so callbacks notice
-nothing. For that, when ranks may be lost, (1) datasets yield whole batches, and the step cuts them by the
-ranks that there are; (2) a step first saves its batch, its metrics and the optimizer's counters; (3) no
-weight changes before all sums of the step have arrived, and the step ends only after all have changed, so
-a rank has either completed a step or, but for what was saved, changed nothing.
+Within fit a step that fails because a rank was lost is mended inside Keras' loop, so callbacks
+notice nothing. For that, when ranks may be lost, (1) datasets yield whole batches, and the step
+cuts them by the ranks that there are; (2) a step first saves its batch, its metrics and the
+optimizer's counters; (3) no weight changes before all sums of the step have arrived, and the step
+ends only after all have changed, so a rank has either completed a step or, but for what was saved,
+changed nothing.
 
-The ranks that are left make a new group. Those that are a step behind take weights and optimizer from one
-that has completed it. A rank that was in the step after that one runs it again.
+The ranks that are left make a new group. Those that are a step behind take weights and optimizer
+from one that has completed it. A rank that was in the step after that one runs it again.
 
-Not covered: a rank that is lost between steps, in validation, or while saving ends the job as usual; the
-reported training metrics of the epoch lack the samples of the ranks that were lost.
+Not covered: a rank that is lost between steps, in validation, or while saving ends the job as
+usual; the reported training metrics of the epoch lack the samples of the ranks that were lost.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -32,16 +33,21 @@ def may_lose_ranks() -> bool:
 def regroup() -> None:
     """Makes a group of the ranks that live, after a RankFailure; all of them call it.
 
-    get_rank and get_size follow. What the ranks hold is left as it is: a loop of one's own broadcasts its
-    variables afterwards, from a rank that has completed the last step.
+    get_rank and get_size follow. What the ranks hold is left as it is: a loop of one's own
+    broadcasts its variables afterwards, from a rank that has completed the last step.
     """
     before = ranks.get_size()
     operators.drop_all()
     for _ in range(_ATTEMPTS):
         alive = ranks.living()
         if len(alive) < settings.get().min_ranks:
-            raise errors.RankFailure(None, None, "{} of {} ranks are left, fewer than TNT_MIN_RANKS={}".format(
-                len(alive), before, settings.get().min_ranks))
+            raise errors.RankFailure(
+                None,
+                None,
+                "{} of {} ranks are left, fewer than TNT_MIN_RANKS={}".format(
+                    len(alive), before, settings.get().min_ranks
+                ),
+            )
         try:
             group = collectives.make_group(alive)
         except (errors.RankFailure, errors.LibraryError) as error:
@@ -53,10 +59,13 @@ def regroup() -> None:
         operators.renew_all()
         log.logger().warning("%d of %d ranks are left, and go on", ranks.get_size(), before)
         return
-    raise errors.RankFailure(None, None, "the ranks that are left do not agree on who they are: {}".format(last))
+    raise errors.RankFailure(
+        None, None, "the ranks that are left do not agree on who they are: {}".format(last)
+    )
 
 
 # ==== Within a step ====
+
 
 class Place:
     """Rank and number of ranks as variables, which a graph reads anew in each step."""
@@ -92,21 +101,37 @@ class Saved:
 
     def save(self, structure: Any) -> None:
         """Keeps the tensors of a structure; traced into a step."""
-        flat = [tf.convert_to_tensor(leaf) for leaf in tf.nest.flatten(structure, expand_composites=True)]
+        flat = [
+            tf.convert_to_tensor(leaf)
+            for leaf in tf.nest.flatten(structure, expand_composites=True)
+        ]
         if self._structure is None:
             self._structure = structure
             self._shapes = [leaf.shape for leaf in flat]
             with tf.init_scope():
                 self._variables = [
-                    tf.Variable(tf.zeros([0], leaf.dtype) if leaf.dtype != tf.string else tf.constant([], tf.string),
-                                shape=tf.TensorShape(None), validate_shape=False, trainable=False) for leaf in flat]
+                    tf.Variable(
+                        (
+                            tf.zeros([0], leaf.dtype)
+                            if leaf.dtype != tf.string
+                            else tf.constant([], tf.string)
+                        ),
+                        shape=tf.TensorShape(None),
+                        validate_shape=False,
+                        trainable=False,
+                    )
+                    for leaf in flat
+                ]
         self._shapes = [_common(known, leaf.shape) for known, leaf in zip(self._shapes, flat)]
         for variable, leaf in zip(self._variables, flat):
             variable.assign(leaf, read_value=False)
 
     def read(self) -> Any:
         """The structure that was saved last."""
-        flat = [tf.ensure_shape(variable.read_value(), shape) for variable, shape in zip(self._variables, self._shapes)]
+        flat = [
+            tf.ensure_shape(variable.read_value(), shape)
+            for variable, shape in zip(self._variables, self._shapes)
+        ]
         return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
 
 
@@ -118,10 +143,13 @@ def _common(left: tf.TensorShape, right: tf.TensorShape) -> tf.TensorShape:
 
 # ==== Around a step ====
 
+
 class Mending:
     """A model's train_function that goes on when a rank is lost."""
 
-    def __init__(self, model: Any, function: Callable[[Any], Any], translate: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, model: Any, function: Callable[[Any], Any], translate: Callable[[Any], Any]
+    ) -> None:
         self._model = model
         self._function = function
         self._translate = translate
@@ -153,10 +181,14 @@ class Mending:
                 error = again
 
     def _synchronise(self, state: Any) -> Tuple[int, int]:
-        """Gives all ranks the state after the last step that any has completed: its number, and that of the attempted."""
+        """Gives all ranks the state after the last step that any has completed: its number, and
+        that of the attempted.
+        """
         from . import optimizers, weights
 
-        for variable, value in zip(state.counters, state.saved_counters.read() if state.counters else []):
+        for variable, value in zip(
+            state.counters, state.saved_counters.read() if state.counters else []
+        ):
             variable.assign(value)
         reducer = optimizers.reducer_of(optimizers.hooked(self._model.optimizer))
         completed = reducer.completed()

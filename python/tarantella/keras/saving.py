@@ -1,8 +1,10 @@
-"""Saving and loading of models in a job of several ranks: the methods of a tnt.Model, and what `tnt.models` stands on.
+"""Saving and loading of models in a job of several ranks: the methods of a tnt.Model, and what
+`tnt.models` stands on.
 
-The master writes, to a temporary name first, which it renames; an error of it is raised on all ranks. Files are read
-by the master and sent to the others, so no shared file system is needed. Inside callbacks, which need not run on all
-ranks, nothing is exchanged: there the master writes, and each rank reads for itself.
+The master writes, to a temporary name first, which it renames; an error of it is raised on all
+ranks. Files are read by the master and sent to the others, so no shared file system is needed.
+Inside callbacks, which need not run on all ranks, nothing is exchanged: there the master writes,
+and each rank reads for itself.
 
 `Saving` is a base of the class that model.py gives to models.
 """
@@ -24,18 +26,22 @@ _FILES = (".keras", ".h5", ".hdf5")
 
 # ==== Errors of the master ====
 
+
 def _packed(error: BaseException) -> bytes:
     try:
         text = pickle.dumps(error)
         pickle.loads(text)
         return text
     except Exception:  # An exception may refuse to be pickled in any way.
-        return pickle.dumps(RuntimeError("rank {}: {}: {}".format(
-            ranks.get_rank(), type(error).__name__, error)))
+        return pickle.dumps(
+            RuntimeError("rank {}: {}: {}".format(ranks.get_rank(), type(error).__name__, error))
+        )
 
 
 def on_master(action: Callable[[], Any]) -> Any:
-    """Runs an action on the master; what it raises there is raised on all ranks. The others get None."""
+    """Runs an action on the master; what it raises there is raised on all ranks. The others get
+    None.
+    """
     result, error = None, None
     if ranks.is_master_rank():
         try:
@@ -43,7 +49,9 @@ def on_master(action: Callable[[], Any]) -> Any:
         except Exception as caught:
             error = caught
     if ranks.get_size() > 1:
-        told = collectives.broadcast_object(None if error is None else _packed(error), root=ranks.get_master_rank())
+        told = collectives.broadcast_object(
+            None if error is None else _packed(error), root=ranks.get_master_rank()
+        )
         if told is not None and error is None:
             error = pickle.loads(told)
     if error is not None:
@@ -52,6 +60,7 @@ def on_master(action: Callable[[], Any]) -> Any:
 
 
 # ==== Writing ====
+
 
 def _is_local(path: str) -> bool:
     return "://" not in path
@@ -90,9 +99,16 @@ def _temporary(path: Any, one_file: bool, folder: bool) -> Iterator[Any]:
             os.remove(own)
 
 
-def write(path: Any, action: Callable[[Any], Any], in_callback: bool, all_devices: bool, one_file: bool,
-          folder: bool = False) -> Any:
+def write(
+    path: Any,
+    action: Callable[[Any], Any],
+    in_callback: bool,
+    all_devices: bool,
+    one_file: bool,
+    folder: bool = False,
+) -> Any:
     """Has the master, or every rank, write by `action(name)`."""
+
     def carefully() -> Any:
         with _temporary(path, one_file, folder) as name:
             return action(name)
@@ -111,23 +127,35 @@ def is_one_file(path: Any) -> bool:
 
 # ==== Reading ====
 
+
 def _read(path: str) -> Tuple[str, List[Tuple[str, bytes]]]:
-    """The files of a saved model or of weights: how they are called beside each other, and what is in them."""
+    """The files of a saved model or of weights: how they are called beside each other, and what is
+    in them.
+    """
     gfile = tf.io.gfile
     name = os.path.basename(path.rstrip("/"))
     if gfile.isdir(path):
         files = []
         for folder, _, names in gfile.walk(path):
             inner = os.path.relpath(folder, path)
-            files += [(os.path.normpath(os.path.join(name, inner, each)), os.path.join(folder, each)) for each in names]
+            files += [
+                (os.path.normpath(os.path.join(name, inner, each)), os.path.join(folder, each))
+                for each in names
+            ]
     elif gfile.exists(path):
         files = [(name, path)]
     else:
         # A checkpoint of TensorFlow: several files with one prefix.
-        files = [(os.path.basename(each), each) for each in gfile.glob(path + ".index") + gfile.glob(path + ".data-*")]
+        files = [
+            (os.path.basename(each), each)
+            for each in gfile.glob(path + ".index") + gfile.glob(path + ".data-*")
+        ]
         if not files:
-            raise FileNotFoundError("{} does not exist on the host of rank {}; give a path that rank can read".format(
-                path, ranks.get_master_rank()))
+            raise FileNotFoundError(
+                "{} does not exist on the host of rank {}; give a path that rank can read".format(
+                    path, ranks.get_master_rank()
+                )
+            )
     contents = []
     for short, full in files:
         with gfile.GFile(full, "rb") as file:
@@ -143,10 +171,17 @@ def at_hand(path: Any) -> Iterator[Any]:
         return
     found = on_master(lambda: _read(os.fspath(path)))
     name, lengths = collectives.broadcast_object(
-        None if found is None else (found[0], [(short, len(content)) for short, content in found[1]]))
+        None
+        if found is None
+        else (found[0], [(short, len(content)) for short, content in found[1]])
+    )
     contents: Dict[str, Any] = {}
     for number, (short, length) in enumerate(lengths):
-        own = np.zeros(length, np.uint8) if found is None else np.frombuffer(found[1][number][1], np.uint8)
+        own = (
+            np.zeros(length, np.uint8)
+            if found is None
+            else np.frombuffer(found[1][number][1], np.uint8)
+        )
         contents[short] = np.asarray(collectives.broadcast(own)) if length else own
     if found is not None:
         yield path
@@ -179,27 +214,62 @@ def everywhere(action: Callable[[], Any]) -> Any:
 
 # ==== Methods of a tnt.Model ====
 
+
 class Saving:
     """The methods by which a model is saved and loaded."""
 
-    def save(self, filepath: Any, *args: Any, tnt_save_all_devices: bool = False, **kwargs: Any) -> Any:
+    def save(
+        self, filepath: Any, *args: Any, tnt_save_all_devices: bool = False, **kwargs: Any
+    ) -> Any:
         """Keras' save, by the master; by every rank with tnt_save_all_devices=True."""
         overwrite = args[0] if args else kwargs.get("overwrite", True)
         one_file = is_one_file(filepath)
         folder = not one_file and kwargs.get("save_format") != "h5" and "zipped" not in kwargs
-        return _write(self, "save", filepath, args, kwargs, tnt_save_all_devices, one_file and overwrite,
-                      folder and overwrite)
+        return _write(
+            self,
+            "save",
+            filepath,
+            args,
+            kwargs,
+            tnt_save_all_devices,
+            one_file and overwrite,
+            folder and overwrite,
+        )
 
-    def save_weights(self, filepath: Any, *args: Any, tnt_save_all_devices: bool = False, **kwargs: Any) -> Any:
+    def save_weights(
+        self, filepath: Any, *args: Any, tnt_save_all_devices: bool = False, **kwargs: Any
+    ) -> Any:
         """Keras' save_weights, by the master; by every rank with tnt_save_all_devices=True."""
         overwrite = args[0] if args else kwargs.get("overwrite", True)
         one_file = is_one_file(filepath) and kwargs.get("max_shard_size") is None and len(args) < 2
-        return _write(self, "save_weights", filepath, args, kwargs, tnt_save_all_devices, one_file and overwrite, False)
+        return _write(
+            self,
+            "save_weights",
+            filepath,
+            args,
+            kwargs,
+            tnt_save_all_devices,
+            one_file and overwrite,
+            False,
+        )
 
-    def export(self, filepath: Any, *args: Any, tnt_save_all_devices: bool = False, **kwargs: Any) -> Any:
+    def export(
+        self, filepath: Any, *args: Any, tnt_save_all_devices: bool = False, **kwargs: Any
+    ) -> Any:
         """Keras' export, by the master; by every rank with tnt_save_all_devices=True."""
-        saved_model = (args[0] if args else kwargs.get("format", "tf_saved_model")) == "tf_saved_model"
-        return _write(self, "export", filepath, args, kwargs, tnt_save_all_devices, not saved_model, saved_model)
+        saved_model = (
+            args[0] if args else kwargs.get("format", "tf_saved_model")
+        ) == "tf_saved_model"
+        return _write(
+            self,
+            "export",
+            filepath,
+            args,
+            kwargs,
+            tnt_save_all_devices,
+            not saved_model,
+            saved_model,
+        )
 
     def load_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """Keras' load_weights, of what the master finds at the path."""
@@ -228,12 +298,22 @@ class Saving:
 
     def to_yaml(self, **kwargs: Any) -> str:
         """Not possible, as in Keras."""
-        raise RuntimeError("Method `model.to_yaml()` has been removed due to security risk of arbitrary code execution. "
-                           "Please use `model.to_json()` instead.")
+        raise RuntimeError(
+            "Method `model.to_yaml()` has been removed due to security risk of arbitrary code"
+            " execution. Please use `model.to_json()` instead."
+        )
 
 
-def _write(model: Any, name: str, filepath: Any, args: Any, kwargs: Dict[str, Any], all_devices: bool, one_file: bool,
-           folder: bool) -> Any:
+def _write(
+    model: Any,
+    name: str,
+    filepath: Any,
+    args: Any,
+    kwargs: Dict[str, Any],
+    all_devices: bool,
+    one_file: bool,
+    folder: bool,
+) -> Any:
     from . import loops, model as models
 
     in_callback = loops.in_loop(model)

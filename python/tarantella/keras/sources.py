@@ -1,8 +1,8 @@
 """The kinds of data that `fit`, `evaluate` and `predict` take, each as a dataset of global batches.
 
-A `Source` gives the dataset that Keras is handed in their place: `divided` for training and evaluation, `undivided`
-where each rank feeds its own data, `dealt` for predict. The order of batches and samples is the one that Keras
-itself would take with the same seeds.
+A `Source` gives the dataset that Keras is handed in their place: `divided` for training and
+evaluation, `undivided` where each rank feeds its own data, `dealt` for predict. The order of
+batches and samples is the one that Keras itself would take with the same seeds.
 """
 
 import itertools
@@ -38,7 +38,8 @@ class Request(NamedTuple):
     distribute: bool = True
     micro_batch_name: str = "tnt_micro_batch_size"
     workers: int = 1
-    # Seed of the order where the ranks have different seeds of TensorFlow; and one that rank 0 drew for sequences.
+    # Seed of the order where the ranks have different seeds of TensorFlow; and one that rank 0 drew
+    # for sequences.
     order_seed: Optional[int] = None
     drawn: int = 0
 
@@ -46,8 +47,13 @@ class Request(NamedTuple):
 class Source:
     """Data in global batches. `steps` per epoch is None if unknown, `batch` and `last` likewise."""
 
-    def __init__(self, dataset: tf.data.Dataset, steps: Optional[int], batch: Optional[int] = None,
-                 last: Optional[int] = None) -> None:
+    def __init__(
+        self,
+        dataset: tf.data.Dataset,
+        steps: Optional[int],
+        batch: Optional[int] = None,
+        last: Optional[int] = None,
+    ) -> None:
         self.dataset = dataset
         self.steps = steps
         self.batch = batch
@@ -64,20 +70,27 @@ class Source:
     def divided(self, watch: Watch, compare: str, late: bool = False) -> tf.data.Dataset:
         """The slices of this rank as `(element, share)`.
 
-        `late`: where the job may lose ranks, whole batches, which the step cuts by the ranks that there are then.
+        `late`: where the job may lose ranks, whole batches, which the step cuts by the ranks that
+        there are then.
         """
         late = late and regroup.may_lose_ranks()
         num_ranks, rank = (1, 0) if late else (ranks.get_size(), ranks.get_rank())
-        dataset = data.divide(self.dataset, num_ranks, rank, watch, compare, self.transform, self.compared)
+        dataset = data.divide(
+            self.dataset, num_ranks, rank, watch, compare, self.transform, self.compared
+        )
         if late:
-            dataset = dataset.map(_no_convert(lambda part, share: (part, dict(share, whole=share["global"]))))
+            dataset = dataset.map(
+                _no_convert(lambda part, share: (part, dict(share, whole=share["global"])))
+            )
         return self._ahead(self.finish(dataset))
 
     def undivided(self, watch: Watch, steps: Optional[int] = None) -> tf.data.Dataset:
         """All of this rank's own data as `(element, share)`, at most `steps` batches."""
         dataset = self.dataset if steps is None else self.dataset.take(steps)
         if self.transform is not None:
-            dataset = dataset.map(_no_convert(lambda *parts: self.transform(parts if len(parts) > 1 else parts[0])))
+            dataset = dataset.map(
+                _no_convert(lambda *parts: self.transform(parts if len(parts) > 1 else parts[0]))
+            )
         return self._ahead(self.finish(data.undivided(dataset, watch)))
 
     def dealt(self, watch: Watch) -> tf.data.Dataset:
@@ -100,14 +113,17 @@ def as_element(part: Any) -> Any:
 
 # ==== Which kind ====
 
+
 def make(request: Request, x: Any, y: Any = None, sample_weight: Any = None) -> Source:
     """The source of what the user gave."""
     if isinstance(x, (tf.data.Dataset, data.Dataset)):
         _refuse_beside(request, x, y, sample_weight, "a tf.data.Dataset")
         return _from_dataset(request, x)
     if isinstance(x, tf.distribute.DistributedDataset):
-        raise ValueError("a dataset of tf.distribute cannot be used with tnt.Model, which divides the data itself; give "
-                         "the tf.data.Dataset, batched with the global batch size")
+        raise ValueError(
+            "a dataset of tf.distribute cannot be used with tnt.Model, which divides the data"
+            " itself; give the tf.data.Dataset, batched with the global batch size"
+        )
     if _is_sequence(x):
         _refuse_beside(request, x, y, sample_weight, "a PyDataset")
         return _from_sequence(request, x)
@@ -123,28 +139,49 @@ def make(request: Request, x: Any, y: Any = None, sample_weight: Any = None) -> 
 
 
 def _refuse_beside(request: Request, x: Any, y: Any, sample_weight: Any, kind: str) -> None:
-    for name, what, value in (("y", "the targets", y), ("sample_weight", "the sample weights", sample_weight)):
+    for name, what, value in (
+        ("y", "the targets", y),
+        ("sample_weight", "the sample weights", sample_weight),
+    ):
         if value is not None:
-            raise ValueError("When providing `x` as {}, `{}` should not be passed. Instead, {} should be included as "
-                             "part of it.".format(kind, name, what))
+            raise ValueError(
+                "When providing `x` as {}, `{}` should not be passed. Instead, {} should be"
+                " included as part of it.".format(kind, name, what)
+            )
     if request.batch_size is not None:
-        raise ValueError("The `batch_size` argument must not be specified for the given input type: `x` is {}, which "
-                         "has the global batch size itself. Received: batch_size={}".format(kind, request.batch_size))
+        raise ValueError(
+            "The `batch_size` argument must not be specified for the given input type: `x` is {},"
+            " which has the global batch size itself. Received: batch_size={}".format(
+                kind, request.batch_size
+            )
+        )
 
 
 def _is_sequence(x: Any) -> bool:
-    return (hasattr(x, "__getitem__") and hasattr(x, "on_epoch_end")
-            and (hasattr(x, "__len__") or hasattr(x, "num_batches")))
+    return (
+        hasattr(x, "__getitem__")
+        and hasattr(x, "on_epoch_end")
+        and (hasattr(x, "__len__") or hasattr(x, "num_batches"))
+    )
 
 
 def _sizes_differ(request: Request, batch: int) -> str:
     size = ranks.get_size()
-    return ("the data are batched by {}, but {}={} on {} ranks needs batches of {}; change one of the two, or leave {} "
-            "away".format(batch, request.micro_batch_name, request.micro_batch_size, size,
-                          request.micro_batch_size * size, request.micro_batch_name))
+    return (
+        "the data are batched by {}, but {}={} on {} ranks needs batches of {}; change one of the"
+        " two, or leave {} away".format(
+            batch,
+            request.micro_batch_name,
+            request.micro_batch_size,
+            size,
+            request.micro_batch_size * size,
+            request.micro_batch_name,
+        )
+    )
 
 
 # ==== Datasets ====
+
 
 def _from_dataset(request: Request, given: Any) -> Source:
     preprocessed = given if isinstance(given, data.Dataset) else None
@@ -160,13 +197,19 @@ def _from_dataset(request: Request, given: Any) -> Source:
         dataset = dataset.map(_no_convert(_class_weights(request)))
     length = int(dataset.cardinality())
     if length == 0:
-        raise ValueError("the dataset of {} is empty; give it at least one batch".format(request.procedure))
+        raise ValueError(
+            "the dataset of {} is empty; give it at least one batch".format(request.procedure)
+        )
     source = Source(dataset, length if length > 0 else None, batch, batch)
     source.infinite = length == INFINITE
     if source.infinite and request.steps is None:
-        raise ValueError("When providing an infinite dataset, you must specify the number of steps to run (if you did "
-                         "not intend to create an infinite dataset, make sure to not call `repeat()` on the dataset).")
+        raise ValueError(
+            "When providing an infinite dataset, you must specify the number of steps to run (if"
+            " you did not intend to create an infinite dataset, make sure to not call `repeat()` on"
+            " the dataset)."
+        )
     if after:
+
         def finish(shared: tf.data.Dataset) -> tf.data.Dataset:
             shared = preprocessed.finish(shared)
             if request.class_weight is None:
@@ -189,8 +232,13 @@ def _input_spec(model: Any) -> Optional[Any]:
     for name in ("input_shape", "_build_input_shape"):
         try:
             shape = getattr(model, name, None)
-            if isinstance(shape, (list, tuple, tf.TensorShape)) and all(
-                    dimension is None or isinstance(dimension, int) for dimension in tuple(shape)) and len(shape):
+            if (
+                isinstance(shape, (list, tuple, tf.TensorShape))
+                and all(
+                    dimension is None or isinstance(dimension, int) for dimension in tuple(shape)
+                )
+                and len(shape)
+            ):
                 return tf.TensorShape(shape)
         except (AttributeError, RuntimeError, ValueError, TypeError):
             continue
@@ -210,13 +258,18 @@ def _batched(request: Request, dataset: tf.data.Dataset, cheap: bool) -> tf.data
     if wanted is not None and wanted.rank is not None and spec.shape.rank is not None:
         batched = spec.shape.rank != wanted.rank - 1
         # Keras adds the last dimension, 1, to a batch of scalars.
-        scalars = not batched and spec.shape.rank == 1 and spec.shape[0] is None and wanted[1] is not None
+        scalars = (
+            not batched and spec.shape.rank == 1 and spec.shape[0] is None and wanted[1] is not None
+        )
         batched = (batched or scalars) and spec.shape.rank > 0
     else:
         leading = spec.shape[0] if spec.shape.rank else 0
         batched = leading is None or leading == size
-        log.logger().info("the model is not built, so the shape of the data decides: %s is taken as %s",
-                          spec.shape, "batched" if batched else "single samples")
+        log.logger().info(
+            "the model is not built, so the shape of the data decides: %s is taken as %s",
+            spec.shape,
+            "batched" if batched else "single samples",
+        )
     if not batched:
         return dataset.batch(size)
     fixed = data.static_batch(dataset.element_spec)
@@ -232,14 +285,20 @@ def _refuse_unbatched(request: Request, dataset: tf.data.Dataset) -> None:
         return
     single = spec.shape.rank == wanted.rank - 1 and spec.shape.rank > 0
     if single and spec.shape[0] is not None and spec.shape.is_compatible_with(wanted[1:]):
-        raise ValueError("the dataset yields single samples of shape {}; batch it with the global batch size, "
-                         "dataset.batch(64), or pass {}".format(spec.shape, request.micro_batch_name))
+        raise ValueError(
+            "the dataset yields single samples of shape {}; batch it with the global batch size, "
+            "dataset.batch(64), or pass {}".format(spec.shape, request.micro_batch_name)
+        )
 
 
 def check_first(request: Request, batch: int) -> None:
     """What the first batch of an iteration has to be."""
     size = ranks.get_size()
-    if request.micro_batch_size is not None and request.distribute and batch != request.micro_batch_size * size:
+    if (
+        request.micro_batch_size is not None
+        and request.distribute
+        and batch != request.micro_batch_size * size
+    ):
         # The only batch of a short data set may be smaller than a full one.
         if batch > request.micro_batch_size * size or request.procedure == "fit":
             raise ValueError(_sizes_differ(request, batch))
@@ -252,19 +311,27 @@ def _class_weights(request: Request) -> Callable:
     class_weight = request.class_weight
     classes = sorted(class_weight)
     if classes != list(range(len(classes))):
-        raise ValueError("Expected `class_weight` to be a dict with keys from 0 to one less than the number of classes, "
-                         "found {}".format(class_weight))
+        raise ValueError(
+            "Expected `class_weight` to be a dict with keys from 0 to one less than the number of"
+            " classes, found {}".format(class_weight)
+        )
     # In single precision also where the model has double, as in Keras.
     table = tf.constant([class_weight[number] for number in classes])
 
     def weigh(*element: Any) -> Any:
         if len(element) < 2:
-            raise ValueError("`class_weight` needs targets: the data have to be (x, y) or (x, y, sample_weight)")
+            raise ValueError(
+                "`class_weight` needs targets: the data have to be (x, y) or (x, y, sample_weight)"
+            )
         x, y = element[:2]
         if tf.nest.is_nested(y):
             raise ValueError("`class_weight` is only supported for Models with a single output.")
         if y.shape.rank is not None and y.shape.rank >= 2:
-            number = tf.argmax(y, -1) if y.shape[-1] != 1 else tf.cast(tf.round(tf.squeeze(y, -1)), tf.int64)
+            number = (
+                tf.argmax(y, -1)
+                if y.shape[-1] != 1
+                else tf.cast(tf.round(tf.squeeze(y, -1)), tf.int64)
+            )
         else:
             number = tf.cast(tf.round(y) if y.dtype.is_floating else y, tf.int64)
         weight = tf.gather(table, number)
@@ -272,13 +339,16 @@ def _class_weights(request: Request) -> Callable:
             given = element[2]
             weight = tf.cast(weight, given.dtype)
             extra = weight.shape.rank - given.shape.rank
-            weight = weight * tf.reshape(given, tf.concat([tf.shape(given), tf.ones([extra], tf.int32)], 0))
+            weight = weight * tf.reshape(
+                given, tf.concat([tf.shape(given), tf.ones([extra], tf.int32)], 0)
+            )
         return x, y, weight
 
     return weigh
 
 
 # ==== Arrays ====
+
 
 def _floatx(request: Request) -> str:
     return request.keras.backend.floatx()
@@ -291,8 +361,10 @@ def _tensor(request: Request, value: Any) -> Any:
     if isinstance(value, tf.Variable):
         return tf.convert_to_tensor(value)
     if isinstance(value, tf.SparseTensor) or hasattr(value, "tocoo"):
-        raise ValueError("sparse matrices cannot be gathered row by row; give "
-                         "tf.data.Dataset.from_tensor_slices((x, y)).batch(64)")
+        raise ValueError(
+            "sparse matrices cannot be gathered row by row; give "
+            "tf.data.Dataset.from_tensor_slices((x, y)).batch(64)"
+        )
     if hasattr(value, "to_numpy"):
         value = value.to_numpy()
         if value.ndim == 1 and not request.keras3:
@@ -301,16 +373,25 @@ def _tensor(request: Request, value: Any) -> Any:
     if array.dtype == object and all(isinstance(entry, (str, bytes)) for entry in array.flat):
         return tf.constant(array.tolist())
     if array.dtype == object:
-        raise ValueError("expected arrays, tensors or structures of them; received an object of type {}".format(
-            type(value).__name__))
+        raise ValueError(
+            "expected arrays, tensors or structures of them; received an object of type {}".format(
+                type(value).__name__
+            )
+        )
     if np.issubdtype(array.dtype, np.floating):
         array = array.astype(_floatx(request), copy=False)
     return tf.convert_to_tensor(array)
 
 
 def _is_scalars(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) > 0 and all(
-        isinstance(entry, (int, float, str, bytes, np.generic)) or _is_scalars(entry) for entry in value)
+    return (
+        isinstance(value, (list, tuple))
+        and len(value) > 0
+        and all(
+            isinstance(entry, (int, float, str, bytes, np.generic)) or _is_scalars(entry)
+            for entry in value
+        )
+    )
 
 
 def _tensors(request: Request, value: Any) -> Any:
@@ -360,14 +441,20 @@ def _from_arrays(request: Request, x: Any, y: Any, sample_weight: Any) -> Source
     arrays = _packed(x, y, sample_weight)
     lengths = [int(leaf.shape[0]) if leaf.shape.rank else None for leaf in data.leaves(arrays)]
     if not lengths or None in lengths:
-        raise ValueError("`x` of {} has to be an array, a tensor, a structure of them, a tf.data.Dataset, a generator or "
-                         "a PyDataset, with one sample per row".format(request.procedure))
+        raise ValueError(
+            "`x` of {} has to be an array, a tensor, a structure of them, a tf.data.Dataset, a"
+            " generator or a PyDataset, with one sample per row".format(request.procedure)
+        )
     if len(set(lengths)) > 1:
-        raise ValueError("Data cardinality is ambiguous. Make sure all arrays contain the same number of samples; they "
-                         "have {}.".format(", ".join(str(length) for length in lengths)))
+        raise ValueError(
+            "Data cardinality is ambiguous. Make sure all arrays contain the same number of"
+            " samples; they have {}.".format(", ".join(str(length) for length in lengths))
+        )
     samples = lengths[0]
     if samples == 0:
-        raise ValueError("the data of {} are empty; give at least one sample".format(request.procedure))
+        raise ValueError(
+            "the data of {} are empty; give at least one sample".format(request.procedure)
+        )
     batch = request.batch_size or (int(math.ceil(samples / request.steps)) if request.steps else 32)
     if batch < 1:
         raise ValueError("batch_size is {}; it has to be at least 1".format(batch))
@@ -375,13 +462,19 @@ def _from_arrays(request: Request, x: Any, y: Any, sample_weight: Any) -> Source
 
     @_no_convert
     def rows(indices: tf.Tensor) -> Any:
-        return tf.nest.map_structure(lambda array: None if array is None else tf.gather(array, indices, axis=0), arrays)
+        return tf.nest.map_structure(
+            lambda array: None if array is None else tf.gather(array, indices, axis=0), arrays
+        )
 
     # Keras 2 keeps one iterator for all epochs; data of each rank's own may be cut in every epoch.
     kept = request.distribute or ranks.get_size() == 1
     repeated = not request.keras3 and request.procedure == "fit" and request.epochs > 1 and kept
-    source = Source(_index_batches(request, samples, batch, request.epochs if repeated else 1), steps,
-                    min(batch, samples), samples % batch or batch)
+    source = Source(
+        _index_batches(request, samples, batch, request.epochs if repeated else 1),
+        steps,
+        min(batch, samples),
+        samples % batch or batch,
+    )
     source.transform = rows
     source.compared = _no_convert(lambda indices: (indices, rows(indices[:1])))
     source.keras_steps = steps if repeated else None
@@ -389,7 +482,9 @@ def _from_arrays(request: Request, x: Any, y: Any, sample_weight: Any) -> Source
 
 
 def _index_batches(request: Request, samples: int, batch: int, epochs: int) -> tf.data.Dataset:
-    """Batches of indices. The operators in `permute` are those of Keras, for the same seeds give the same order."""
+    """Batches of indices. The operators in `permute` are those of Keras, for the same seeds give
+    the same order.
+    """
     shuffle = request.shuffle.lower() if isinstance(request.shuffle, str) else request.shuffle
     full, rest = divmod(samples, batch)
     agreed = None if request.order_seed is None else np.random.default_rng(request.order_seed)
@@ -400,16 +495,22 @@ def _index_batches(request: Request, samples: int, batch: int, epochs: int) -> t
         if shuffle and shuffle != "batch":
             if agreed is None:
                 return tf.random.shuffle(indices)
-            return tf.ensure_shape(tf.numpy_function(lambda: agreed.permutation(samples), [], tf.int64), [samples])
+            return tf.ensure_shape(
+                tf.numpy_function(lambda: agreed.permutation(samples), [], tf.int64), [samples]
+            )
         return indices
 
     @_no_convert
     def batches(indices: tf.Tensor) -> tf.data.Dataset:
-        dataset = tf.data.Dataset.from_tensor_slices(tf.reshape(indices[:full * batch], [full, batch]))
+        dataset = tf.data.Dataset.from_tensor_slices(
+            tf.reshape(indices[: full * batch], [full, batch])
+        )
         if rest:
-            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(indices[full * batch:]))
+            dataset = dataset.concatenate(tf.data.Dataset.from_tensors(indices[full * batch :]))
         if shuffle == "batch" and not request.keras3:
-            dataset = dataset.shuffle(1024, seed=None if agreed is None else int(agreed.integers(1 << 31)))
+            dataset = dataset.shuffle(
+                1024, seed=None if agreed is None else int(agreed.integers(1 << 31))
+            )
         return dataset
 
     dataset = tf.data.Dataset.range(1).repeat(epochs) if epochs > 1 else tf.data.Dataset.range(1)
@@ -423,7 +524,8 @@ def _index_batches(request: Request, samples: int, batch: int, epochs: int) -> t
 
 
 def order_seed(told: List[Tuple[Optional[int], int]]) -> Optional[int]:
-    """None if the ranks have one seed of TensorFlow, whose order they then share; else a number of rank 0.
+    """None if the ranks have one seed of TensorFlow, whose order they then share; else a number of
+    rank 0.
 
     `told` has each rank's seed of TensorFlow, None for none, and a number that it drew.
     """
@@ -436,7 +538,11 @@ def draw(x: Any, shuffle: Any) -> Tuple[Optional[int], int]:
     """What a rank tells the others before data are put in an order."""
     seed = tf.compat.v1.get_seed(0)[0]
     # Keras shuffles sequences by Python's generator, so its seed decides.
-    drawn = random.getrandbits(63) if shuffle and _is_sequence(x) else random.SystemRandom().getrandbits(63)
+    drawn = (
+        random.getrandbits(63)
+        if shuffle and _is_sequence(x)
+        else random.SystemRandom().getrandbits(63)
+    )
     return (None if seed is None else int(seed)), drawn
 
 
@@ -446,28 +552,40 @@ def slice_of(request: Request, x: Any, y: Any, sample_weight: Any) -> Tuple[Any,
         raise ValueError("{} needs data: `x` is None".format(request.procedure))
     x, y = _tensors(request, x), _tensors(request, y)
     element = _packed(x, y, _array_weights(request, y, _tensors(request, sample_weight)))
-    spec = tf.nest.map_structure(lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), element)
+    spec = tf.nest.map_structure(
+        lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), element
+    )
     data.check_batched(spec)
     if data.static_batch(spec) == 0:
-        raise ValueError("the batch of {} is empty; give at least one sample".format(request.procedure))
+        raise ValueError(
+            "the batch of {} is empty; give at least one sample".format(request.procedure)
+        )
     return data.cut(element, ranks.get_size(), ranks.get_rank())
 
 
-def split(arrays: Tuple[Any, Any, Any], fraction: float) -> Tuple[Tuple[Any, Any, Any], Tuple[Any, Any, Any]]:
+def split(
+    arrays: Tuple[Any, Any, Any], fraction: float
+) -> Tuple[Tuple[Any, Any, Any], Tuple[Any, Any, Any]]:
     """The last part of arrays as validation data, as Keras takes it."""
     if not 0 < fraction < 1:
         raise ValueError("validation_split is {}; it has to be between 0 and 1".format(fraction))
     flat = [leaf for leaf in tf.nest.flatten(arrays) if leaf is not None]
     for leaf in flat:
         if not (hasattr(leaf, "shape") and hasattr(leaf, "__getitem__") and len(leaf.shape)):
-            raise ValueError("`validation_split` is only supported for Tensors or NumPy arrays, found following types "
-                             "in the input: {}".format(type(leaf).__name__))
+            raise ValueError(
+                "`validation_split` is only supported for Tensors or NumPy arrays, found following"
+                " types in the input: {}".format(type(leaf).__name__)
+            )
     length = int(flat[0].shape[0])
     at = int(math.floor(length * (1.0 - fraction)))
     if at in (0, length):
-        raise ValueError("Training data contains {} samples, which is not sufficient to split it into a validation and "
-                         "training set as specified by `validation_split={}`. Either provide more data, or a different "
-                         "value for the `validation_split` argument.".format(length, fraction))
+        raise ValueError(
+            "Training data contains {} samples, which is not sufficient to split it into a"
+            " validation and training set as specified by `validation_split={}`. Either provide"
+            " more data, or a different value for the `validation_split` argument.".format(
+                length, fraction
+            )
+        )
 
     def part(begin: int, end: int) -> Any:
         def cut(leaf: Any) -> Any:
@@ -481,6 +599,7 @@ def split(arrays: Tuple[Any, Any, Any], fraction: float) -> Tuple[Tuple[Any, Any
 
 
 # ==== Generators, PyDataset and Sequence ====
+
 
 def _item(request: Request, item: Any) -> Any:
     """A batch of a generator with arrays in place of lists, without None at its end."""
@@ -498,28 +617,42 @@ def _item(request: Request, item: Any) -> Any:
         if isinstance(value, (tf.Tensor, tf.RaggedTensor, tf.SparseTensor)):
             return value
         array = value.to_numpy() if hasattr(value, "to_numpy") else np.asarray(value)
-        return array.astype(_floatx(request), copy=False) if np.issubdtype(array.dtype, np.floating) else array
+        return (
+            array.astype(_floatx(request), copy=False)
+            if np.issubdtype(array.dtype, np.floating)
+            else array
+        )
 
     return convert(item)
 
 
 def _signature(items: List[Any]) -> Any:
     """The specification of batches: dimensions that differ, and the first one, are free."""
+
     def merge(*values: Any) -> Any:
         specs = [tf.type_spec_from_value(value) for value in values]
         if not all(isinstance(spec, tf.TensorSpec) for spec in specs):
             return specs[0]
         if specs[0].shape.rank == 0:
-            raise ValueError("a generator has to yield batches, each with one sample per row; it yielded a scalar")
+            raise ValueError(
+                "a generator has to yield batches, each with one sample per row; it yielded a"
+                " scalar"
+            )
         dimensions = [None] + [
-            sizes[0] if len(set(sizes)) == 1 else None for sizes in zip(*(spec.shape[1:] for spec in specs))]
+            sizes[0] if len(set(sizes)) == 1 else None
+            for sizes in zip(*(spec.shape[1:] for spec in specs))
+        ]
         return tf.TensorSpec(dimensions, specs[0].dtype)
 
     return tf.nest.map_structure(merge, *items)
 
 
-def _streamed(request: Request, items: List[Any], make_iterator: Callable[[], Iterator[Any]],
-              steps: Optional[int]) -> Source:
+def _streamed(
+    request: Request,
+    items: List[Any],
+    make_iterator: Callable[[], Iterator[Any]],
+    steps: Optional[int],
+) -> Source:
     dataset = tf.data.Dataset.from_generator(make_iterator, output_signature=_signature(items))
     if steps is not None:
         dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
@@ -535,7 +668,11 @@ def _streamed(request: Request, items: List[Any], make_iterator: Callable[[], It
 def _from_generator(request: Request, generator: Iterator[Any]) -> Source:
     first = [_item(request, item) for item in itertools.islice(generator, 2)]
     if not first:
-        raise ValueError("the generator of {} is empty; it has to yield at least one batch".format(request.procedure))
+        raise ValueError(
+            "the generator of {} is empty; it has to yield at least one batch".format(
+                request.procedure
+            )
+        )
     rest = itertools.chain(first, (_item(request, item) for item in generator))
     # One stream for all iterations, as a generator cannot be begun again.
     return _streamed(request, first, lambda: rest, None)
@@ -544,10 +681,15 @@ def _from_generator(request: Request, generator: Iterator[Any]) -> Source:
 def _from_sequence(request: Request, sequence: Any) -> Source:
     length = getattr(sequence, "num_batches", None) if request.keras3 else len(sequence)
     if length == 0:
-        raise ValueError("the data of {} are empty: the {} has no batch".format(
-            request.procedure, type(sequence).__name__))
+        raise ValueError(
+            "the data of {} are empty: the {} has no batch".format(
+                request.procedure, type(sequence).__name__
+            )
+        )
     if length is None and request.steps is None:
-        raise ValueError("When providing an infinite PyDataset, you must specify the number of steps to run.")
+        raise ValueError(
+            "When providing an infinite PyDataset, you must specify the number of steps to run."
+        )
     shuffle = bool(request.shuffle) and length is not None
     order = random.Random(request.drawn) if shuffle else None
     endless = length is None or (request.steps is not None and request.procedure == "fit")
@@ -563,5 +705,8 @@ def _from_sequence(request: Request, sequence: Any) -> Source:
             if not endless:
                 return
 
-    first = [_item(request, sequence[number]) for number in range(2 if length is None or length > 1 else 1)]
+    first = [
+        _item(request, sequence[number])
+        for number in range(2 if length is None or length > 1 else 1)
+    ]
     return _streamed(request, first, items, None if endless else length)

@@ -1,12 +1,14 @@
-"""What happens in a step beside the gradients: the weight of this rank, exchanges, the control line.
+"""What happens in a step beside the gradients: the weight of this rank, exchanges, the control
+line.
 
-A step is traced once and runs many times. `Step` is what its operators share while it is traced; the
-optimizer's hook finds it by `current()`. In a custom loop there is none: there the weight is what
-`batch_weight` says, 1/p by default.
+A step is traced once and runs many times. `Step` is what its operators share while it is traced;
+the optimizer's hook finds it by `current()`. In a custom loop there is none: there the weight is
+what `batch_weight` says, 1/p by default.
 
-Order within a step, so that a thread of TensorFlow never waits while one is still to run that another
-rank waits for: the control line starts first; exchanges are chained in the order in which they are
-traced; sums of gradients are waited for when all gradients were handed over; the control line ends last.
+Order within a step, so that a thread of TensorFlow never waits while one is still to run that
+another rank waits for: the control line starts first; exchanges are chained in the order in which
+they are traced; sums of gradients are waited for when all gradients were handed over; the control
+line ends last.
 """
 
 import contextlib
@@ -41,14 +43,20 @@ class Step:
         one = tf.constant(1.0, tf.float64)
         with tf.control_dependencies(self._chain + self.started):
             tokens = [
-                library.tarantella_start(gradient=tensor, scale=one, step=self._order(), slot=slot.number, tensor=at)
+                library.tarantella_start(
+                    gradient=tensor, scale=one, step=self._order(), slot=slot.number, tensor=at
+                )
                 for at, tensor in enumerate(tensors)
             ]
         sums: List[Any] = [None] * len(tensors)
         with tf.control_dependencies(tokens):
             for bucket in slot.buckets:
-                waited = library.tarantella_finish(tokens=[tokens[at] for at in bucket], T=tensors[bucket[0]].dtype,
-                                                   slot=slot.number, tensors=bucket)
+                waited = library.tarantella_finish(
+                    tokens=[tokens[at] for at in bucket],
+                    T=tensors[bucket[0]].dtype,
+                    slot=slot.number,
+                    tensors=bucket,
+                )
                 for at, total in zip(bucket, waited):
                     total.set_shape(tensors[at].shape)
                     sums[at] = total
@@ -56,7 +64,11 @@ class Step:
         return sums
 
     def _order(self) -> Any:
-        return tf.constant(0, tf.int64) if self.share is None else tf.cast(self.share["local"], tf.int64)
+        return (
+            tf.constant(0, tf.int64)
+            if self.share is None
+            else tf.cast(self.share["local"], tf.int64)
+        )
 
 
 def current() -> Optional[Step]:
@@ -95,10 +107,14 @@ def weight() -> Any:
 
 
 class Control:
-    """The control line of a model: step, global batch and fingerprint have to agree; wishes to stop travel."""
+    """The control line of a model: step, global batch and fingerprint have to agree; wishes to stop
+    travel.
+    """
 
     def __init__(self) -> None:
-        layout = fusion.Layout((fusion.Tensor("control line", (_CONTROL_ELEMENTS,), "int64"),), op="max")
+        layout = fusion.Layout(
+            (fusion.Tensor("control line", (_CONTROL_ELEMENTS,), "int64"),), op="max"
+        )
         self.slot = operators.Slot(layout)
         with tf.init_scope():
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tarantella_step")
@@ -110,7 +126,9 @@ class Control:
         fingerprint = share.get("fingerprint")
         if fingerprint is not None:
             values += tf.unstack(tf.cast(tf.reshape(fingerprint, [2]), tf.int64))
-        return operators.load().tarantella_control_start(values=tf.stack(values), slot=self.slot.number)
+        return operators.load().tarantella_control_start(
+            values=tf.stack(values), slot=self.slot.number
+        )
 
     def finish(self, token: Any, after: Sequence[Any]) -> Any:
         """Receives the lines of all ranks, once `after` is computed."""
@@ -146,7 +164,9 @@ class Control:
 
 
 def describe_difference(lines: np.ndarray) -> Optional[Exception]:
-    """What differs first between the control lines of the ranks, as an error; None if nothing does."""
+    """What differs first between the control lines of the ranks, as an error; None if nothing
+    does.
+    """
     for at in range(_CONTROL_VALUES):
         column = lines[:, at]
         others = np.flatnonzero(column != column[0])
@@ -156,13 +176,20 @@ def describe_difference(lines: np.ndarray) -> Optional[Exception]:
         step = int(lines[0, 0]) + 1
         if at == 0:
             return errors.LayoutMismatch(
-                "ranks 0 and {} are at steps {} and {}; every rank has to call fit and train_on_batch as often".format(
-                    other, step, int(lines[other, 0]) + 1))
+                "ranks 0 and {} are at steps {} and {}; every rank has to call fit and"
+                " train_on_batch as often".format(other, step, int(lines[other, 0]) + 1)
+            )
         if at == 1:
             return errors.DataMismatch(
-                "ranks 0 and {} have global batches of {} and {} samples at step {}; give all ranks the same dataset, or "
-                "pass tnt_distribute_dataset=False".format(other, int(column[0]), int(column[other]), step))
+                "ranks 0 and {} have global batches of {} and {} samples at step {}; give all ranks"
+                " the same dataset, or pass tnt_distribute_dataset=False".format(
+                    other, int(column[0]), int(column[other]), step
+                )
+            )
         return errors.DataMismatch(
-            "ranks 0 and {} were fed different batches at step {}; give shuffle and list_files a seed, set "
-            "deterministic=True, or pass tnt_distribute_dataset=False".format(other, step))
+            "ranks 0 and {} were fed different batches at step {}; give shuffle and list_files a"
+            " seed, set deterministic=True, or pass tnt_distribute_dataset=False".format(
+                other, step
+            )
+        )
     return None

@@ -1,4 +1,6 @@
-"""The variables of a model and its optimizer across ranks: comparing, broadcasting, averaging, checking drift."""
+"""The variables of a model and its optimizer across ranks: comparing, broadcasting, averaging,
+checking drift.
+"""
 
 import hashlib
 from typing import Any, Iterator, List, Sequence, Tuple
@@ -35,9 +37,14 @@ def seeds(model: Any) -> List[Any]:
 
 
 def synchronised(model: Any) -> List[Any]:
-    """What is equal on all ranks while a model trains: its weights, and the slots of its optimizer."""
-    return list(model.trainable_weights) + list(model.non_trainable_weights) + optimizer_variables(
-        getattr(model, "optimizer", None))
+    """What is equal on all ranks while a model trains: its weights, and the slots of its
+    optimizer.
+    """
+    return (
+        list(model.trainable_weights)
+        + list(model.non_trainable_weights)
+        + optimizer_variables(getattr(model, "optimizer", None))
+    )
 
 
 def array_of(variable: Any) -> np.ndarray:
@@ -47,7 +54,9 @@ def array_of(variable: Any) -> np.ndarray:
 
 
 def _bytes_of(array: np.ndarray) -> np.ndarray:
-    """An array that the collectives can move; types that they do not know (bfloat16) go as bytes."""
+    """An array that the collectives can move; types that they do not know (bfloat16) go as
+    bytes.
+    """
     array = np.array(array, order="C", copy=True)
     if array.dtype.kind in "biuf" and array.dtype.itemsize <= 8 and array.dtype.name != "bfloat16":
         return array
@@ -75,13 +84,21 @@ Description = List[Tuple[str, str]]
 def describe(model: Any) -> Description:
     """What has to be equal on all ranks before they train together."""
     described = []
-    for number, variable in enumerate(list(model.trainable_weights) + list(model.non_trainable_weights)):
-        described.append(("variable {} ({})".format(number, _short_name(variable)),
-                          "{} {}".format(tuple(variable.shape), _dtype(variable))))
+    for number, variable in enumerate(
+        list(model.trainable_weights) + list(model.non_trainable_weights)
+    ):
+        described.append(
+            (
+                "variable {} ({})".format(number, _short_name(variable)),
+                "{} {}".format(tuple(variable.shape), _dtype(variable)),
+            )
+        )
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None:
         described.append(("optimizer", type(optimizer).__name__))
-        described.append(("number of optimizer variables", str(len(optimizer_variables(optimizer)))))
+        described.append(
+            ("number of optimizer variables", str(len(optimizer_variables(optimizer))))
+        )
         rate = learning_rate(optimizer)
         if rate is not None:
             described.append(("learning rate", repr(rate)))
@@ -109,7 +126,9 @@ def learning_rate(optimizer: Any) -> Any:
 
 
 def compare(model: Any) -> None:
-    """LayoutMismatch on all ranks, which names the first difference, unless their models are alike."""
+    """LayoutMismatch on all ranks, which names the first difference, unless their models are
+    alike.
+    """
     if ranks.get_size() == 1:
         return
     own = describe(model)
@@ -123,10 +142,13 @@ def compare(model: Any) -> None:
     for mine, theirs in zip(first, second):
         if mine != theirs:
             raise errors.LayoutMismatch(
-                "the models of ranks 0 and {} differ: {} is {}, and {} is {}; build and compile the same model on all "
-                "ranks".format(other, mine[0], mine[1], theirs[0], theirs[1]))
-    raise errors.LayoutMismatch("the models of ranks 0 and {} have {} and {} variables; build the same model on all "
-                                "ranks".format(other, len(first), len(second)))
+                "the models of ranks 0 and {} differ: {} is {}, and {} is {}; build and compile the"
+                " same model on all ranks".format(other, mine[0], mine[1], theirs[0], theirs[1])
+            )
+    raise errors.LayoutMismatch(
+        "the models of ranks 0 and {} have {} and {} variables; build the same model on all "
+        "ranks".format(other, len(first), len(second))
+    )
 
 
 def _digest(array: np.ndarray) -> int:
@@ -139,7 +161,11 @@ def check_drift(model: Any) -> None:
     if ranks.get_size() == 1:
         return
     variables = list(model.trainable_weights) + list(model.non_trainable_weights)
-    rate = learning_rate(getattr(model, "optimizer", None)) if getattr(model, "optimizer", None) is not None else None
+    rate = (
+        learning_rate(getattr(model, "optimizer", None))
+        if getattr(model, "optimizer", None) is not None
+        else None
+    )
     rate_bits = np.array([np.nan if rate is None else rate], np.float64).view(np.int64)[0]
     own = np.array([_digest(array_of(variable)) for variable in variables] + [rate_bits], np.int64)
     total = collectives.allgather(np.int64(_digest(own)))
@@ -147,23 +173,36 @@ def check_drift(model: Any) -> None:
         return
     gathered = collectives.allgather(own)
     other = int(np.flatnonzero(total != total[0])[0])
-    differing = [name_of(variables[at]) for at in range(len(variables)) if gathered[0, at] != gathered[other, at]]
+    differing = [
+        name_of(variables[at])
+        for at in range(len(variables))
+        if gathered[0, at] != gathered[other, at]
+    ]
     parts = []
     if differing:
         shown = ", ".join(differing[:5])
-        parts.append(shown + (" and {} more".format(len(differing) - 5) if len(differing) > 5 else ""))
+        parts.append(
+            shown + (" and {} more".format(len(differing) - 5) if len(differing) > 5 else "")
+        )
     if gathered[0, -1] != gathered[other, -1]:
         rates = gathered[:, -1].copy().view(np.float64)
         parts.append("learning rate {:g} and {:g}".format(rates[0], rates[other]))
     raise errors.DriftError(
-        "ranks 0 and {} drifted apart: {}; change weights and learning rates alike on all ranks (in callbacks: without "
-        "asking for the rank), or set TNT_CHECK_WEIGHTS=off".format(other, "; ".join(parts)))
+        "ranks 0 and {} drifted apart: {}; change weights and learning rates alike on all ranks (in"
+        " callbacks: without asking for the rank), or set TNT_CHECK_WEIGHTS=off".format(
+            other, "; ".join(parts)
+        )
+    )
 
 
 def moving_statistics(model: Any) -> List[Any]:
     """The non-trainable floating point variables that layers change while they train."""
-    return [variable for variable in model.non_trainable_weights
-            if _dtype(variable) in ("float16", "bfloat16", "float32", "float64") and _changes(model, variable)]
+    return [
+        variable
+        for variable in model.non_trainable_weights
+        if _dtype(variable) in ("float16", "bfloat16", "float32", "float64")
+        and _changes(model, variable)
+    ]
 
 
 def _changes(model: Any, variable: Any) -> bool:
@@ -174,7 +213,11 @@ def _changes(model: Any, variable: Any) -> bool:
 def _frozen(layer: Any) -> List[Any]:
     if getattr(layer, "trainable", True):
         return []
-    own = getattr(layer, "_trainable_variables", None) or getattr(layer, "_trainable_weights", None) or []
+    own = (
+        getattr(layer, "_trainable_variables", None)
+        or getattr(layer, "_trainable_weights", None)
+        or []
+    )
     return list(own)
 
 
@@ -184,7 +227,8 @@ def average(variables: Sequence[Any], samples: float) -> None:
         return
     arrays = [array_of(variable) for variable in variables]
     summed = collectives.allreduce(
-        [array.astype(np.float64) * samples for array in arrays] + [np.array([samples], np.float64)])
+        [array.astype(np.float64) * samples for array in arrays] + [np.array([samples], np.float64)]
+    )
     if summed[-1][0] == 0:
         return
     for variable, array, total in zip(variables, arrays, summed):

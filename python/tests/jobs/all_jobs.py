@@ -1,4 +1,5 @@
-"""All jobs of this directory in one process, since importing TensorFlow takes long; arguments name some.
+"""All jobs of this directory in one process, since importing TensorFlow takes long; arguments name
+some.
 
     tarantella -n 2 --no-gpu all_jobs.py job_data job_saving.checkpoint
 
@@ -25,7 +26,9 @@ def isolated(function, job):
             function()
         except Exception:
             # Told at once: the others may be waiting for this rank.
-            sys.stderr.write("rank {}: {}\n{}".format(cases.RANK, run.__name__, traceback.format_exc()))
+            sys.stderr.write(
+                "rank {}: {}\n{}".format(cases.RANK, run.__name__, traceback.format_exc())
+            )
             sys.stderr.flush()
             raise
 
@@ -36,7 +39,9 @@ def isolated(function, job):
 def main():
     """Registers the cases of the jobs, and runs them."""
     here = os.path.dirname(os.path.abspath(__file__))
-    found = sorted(os.path.basename(path)[:-3] for path in glob.glob(os.path.join(here, "job_*.py")))
+    found = sorted(
+        os.path.basename(path)[:-3] for path in glob.glob(os.path.join(here, "job_*.py"))
+    )
     chosen = sys.argv[1:] or found
     unknown = [name for name in chosen if name.partition(".")[0] not in found]
     if unknown or not found:

@@ -1,4 +1,6 @@
-"""What the jobs in this directory share: cases that run in one process, data, models, references."""
+"""What the jobs in this directory share: cases that run in one process, data, models,
+references.
+"""
 
 import os
 import sys
@@ -29,7 +31,11 @@ def case(function: Callable[[], None]) -> Callable[[], None]:
 
 def run() -> None:
     """Runs the cases; the arguments of the program choose some by parts of their names."""
-    chosen = [each for each in _cases if not sys.argv[1:] or any(part in each.__name__ for part in sys.argv[1:])]
+    chosen = [
+        each
+        for each in _cases
+        if not sys.argv[1:] or any(part in each.__name__ for part in sys.argv[1:])
+    ]
     if not chosen:
         sys.exit("no case has such a name")
     failed = []
@@ -69,17 +75,19 @@ def lenet(dtype: str = "float64", size: int = 16, seed: int = 1) -> Any:
     """LeNet-5 with weights that depend on `seed` only."""
     keras.backend.set_floatx(dtype)
     layers = keras.layers
-    model = keras.Sequential([
-        keras.Input((size, size, 1)),
-        layers.Conv2D(6, 5, padding="same", activation="tanh"),
-        layers.AveragePooling2D(2),
-        layers.Conv2D(16, 5, padding="same", activation="tanh"),
-        layers.AveragePooling2D(2),
-        layers.Flatten(),
-        layers.Dense(120, activation="tanh"),
-        layers.Dense(84, activation="tanh"),
-        layers.Dense(10),
-    ])
+    model = keras.Sequential(
+        [
+            keras.Input((size, size, 1)),
+            layers.Conv2D(6, 5, padding="same", activation="tanh"),
+            layers.AveragePooling2D(2),
+            layers.Conv2D(16, 5, padding="same", activation="tanh"),
+            layers.AveragePooling2D(2),
+            layers.Flatten(),
+            layers.Dense(120, activation="tanh"),
+            layers.Dense(84, activation="tanh"),
+            layers.Dense(10),
+        ]
+    )
     return with_weights(model, seed)
 
 
@@ -89,14 +97,20 @@ def with_weights(model: Any, seed: int = 1) -> Any:
     drawn = []
     for weight in model.get_weights():
         fan = max(1, int(np.prod(weight.shape[:-1])))
-        drawn.append(weight if weight.ndim < 2 else generator.normal(0, fan ** -0.5, weight.shape).astype(weight.dtype))
+        drawn.append(
+            weight
+            if weight.ndim < 2
+            else generator.normal(0, fan**-0.5, weight.shape).astype(weight.dtype)
+        )
     model.set_weights(drawn)
     return model
 
 
 def dataset(*arrays: Any, batch: int) -> Any:
     """A batched dataset of arrays, in their order."""
-    return tf.data.Dataset.from_tensor_slices(tuple(arrays) if len(arrays) > 1 else arrays[0]).batch(batch)
+    return tf.data.Dataset.from_tensor_slices(
+        tuple(arrays) if len(arrays) > 1 else arrays[0]
+    ).batch(batch)
 
 
 def close(mine: Any, reference: Any, relative: float, what: str = "weights") -> None:

@@ -1,4 +1,6 @@
-"""A job that fails in the way that its first argument says; `failures.py` starts it and looks at what happens."""
+"""A job that fails in the way that its first argument says; `failures.py` starts it and looks at
+what happens.
+"""
 
 import atexit
 import os
@@ -8,7 +10,8 @@ import time
 from typing import Any
 
 if sys.argv[1] == "exits":
-    # Before the layer is imported, so it runs after the rank has left the job: a process whose end takes long.
+    # Before the layer is imported, so it runs after the rank has left the job: a process whose end
+    # takes long.
     atexit.register(lambda: time.sleep(2 if tnt.get_rank() == FAILING else 0))
 
 import cases  # noqa: E402
@@ -56,14 +59,18 @@ def data(number: int) -> Any:
             if WAY == "pipeline" and RANK == FAILING and begin == 40:
                 say("begin")
                 raise ValueError("planted in the data")
-            yield x[begin:begin + 8], x[begin:begin + 8, :1]
+            yield x[begin : begin + 8], x[begin : begin + 8, :1]
 
     return batches()
 
 
 def main() -> None:
     """Trains until it fails."""
-    model = tnt.Model(with_weights(keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])))
+    model = tnt.Model(
+        with_weights(
+            keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
+        )
+    )
     model.compile("sgd", "mse")
     if WAY == "fit_on_one_rank" and RANK == FAILING:
         time.sleep(3600)

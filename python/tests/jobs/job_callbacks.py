@@ -1,4 +1,6 @@
-"""Callbacks: where each runs, that values are those of all ranks, that lists may differ, that stops are agreed on."""
+"""Callbacks: where each runs, that values are those of all ranks, that lists may differ, that stops
+are agreed on.
+"""
 
 import contextlib
 import csv
@@ -22,10 +24,15 @@ callbacks = keras.callbacks
 def made():
     keras.backend.set_floatx("float64")
     keras.utils.set_random_seed(3)
-    model = keras.Sequential([
-        keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="out")], name="model")
-    model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                  metrics=["accuracy"])
+    model = keras.Sequential(
+        [keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(10, name="out")],
+        name="model",
+    )
+    model.compile(
+        keras.optimizers.SGD(0.1),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
     return model
 
 
@@ -35,7 +42,9 @@ X, Y = digits(90, "float64", 8)
 def fit(model, epochs=3, listed=None, validates=True, **more):
     if validates:
         more["validation_data"] = (X[:40], Y[:40])
-    return model.fit(X, Y, batch_size=30, shuffle=False, epochs=epochs, verbose=0, callbacks=listed, **more).history
+    return model.fit(
+        X, Y, batch_size=30, shuffle=False, epochs=epochs, verbose=0, callbacks=listed, **more
+    ).history
 
 
 def reference(function):
@@ -82,7 +91,14 @@ class Notes(callbacks.Callback):
 @case
 def epoch_hooks_get_the_values_of_all_ranks():
     plain_notes = Notes()
-    plain = reference(lambda: (fit(made(), 2, [plain_notes]), plain_notes.epochs, plain_notes.tests, plain_notes.ends))
+    plain = reference(
+        lambda: (
+            fit(made(), 2, [plain_notes]),
+            plain_notes.epochs,
+            plain_notes.tests,
+            plain_notes.ends,
+        )
+    )
     notes = Notes()
     history = fit(tnt.Model(made()), 2, [notes])
     for name, values in plain[0].items():
@@ -90,7 +106,9 @@ def epoch_hooks_get_the_values_of_all_ranks():
     for mine, wanted in ((notes.epochs, plain[1]), (notes.tests, plain[2]), (notes.ends, plain[3])):
         assert len(mine) == len(wanted)
         for one, other in zip(mine, wanted):
-            assert sorted(one) == sorted(other) and all(abs(one[name] - other[name]) < 1e-10 for name in one), (one, other)
+            assert sorted(one) == sorted(other) and all(
+                abs(one[name] - other[name]) < 1e-10 for name in one
+            ), (one, other)
     assert notes.batches == 6
     equal_on_all(notes.epochs)
 
@@ -109,12 +127,22 @@ def lists_may_differ_between_ranks():
 def wrapped_callbacks_run_as_told():
     own, master, bare = Notes(), Notes(), Notes()
     wrap = tnt.keras.callbacks.Callback
-    fit(tnt.Model(made()), 2, [wrap(own, aggregate_logs=False), wrap(master, run_on_all_ranks=False), wrap(bare)])
-    assert len(master.epochs) == (2 if MASTER else 0) and len(bare.epochs) == 2 and own.batches == bare.batches == 6
+    fit(
+        tnt.Model(made()),
+        2,
+        [wrap(own, aggregate_logs=False), wrap(master, run_on_all_ranks=False), wrap(bare)],
+    )
+    assert (
+        len(master.epochs) == (2 if MASTER else 0)
+        and len(bare.epochs) == 2
+        and own.batches == bare.batches == 6
+    )
     equal_on_all(bare.epochs)
     told = collectives.allgather_object(own.epochs[0]["loss"])
     assert SIZE == 1 or len(set(told)) == SIZE, told
-    assert np.isclose(np.mean(told), bare.epochs[0]["loss"]), "own values do not average to those of all"
+    assert np.isclose(np.mean(told), bare.epochs[0]["loss"]), (
+        "own values do not average to those of all"
+    )
     assert wrap(own).epochs is own.epochs
     with raises(TypeError, "wrapped"):
         wrap(wrap(own))
@@ -126,18 +154,40 @@ def wrapped_callbacks_run_as_told():
 def decisions_are_equal_on_all_ranks():
     wrap = tnt.keras.callbacks.Callback
     model = tnt.Model(made())
-    early = callbacks.EarlyStopping(monitor="val_loss", min_delta=10, patience=1, restore_best_weights=True)
+    early = callbacks.EarlyStopping(
+        monitor="val_loss", min_delta=10, patience=1, restore_best_weights=True
+    )
     fit(model, 5, [wrap(early)])
     assert equal_on_all(early.stopped_epoch) == 1 and equal_on_all(model.history.epoch) == [0, 1]
     same_bits(model.get_weights())
     model = tnt.Model(made())
-    fit(model, 4, [callbacks.ReduceLROnPlateau(monitor="loss", min_delta=10, patience=1, factor=0.5, cooldown=0),
-                   callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)])
+    fit(
+        model,
+        4,
+        [
+            callbacks.ReduceLROnPlateau(
+                monitor="loss", min_delta=10, patience=1, factor=0.5, cooldown=0
+            ),
+            callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+        ],
+    )
     rate = float(np.asarray(model.optimizer.learning_rate))
     plain = made()
-    wanted = reference(lambda: (fit(plain, 4, [
-        callbacks.ReduceLROnPlateau(monitor="loss", min_delta=10, patience=1, factor=0.5, cooldown=0),
-        callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9)]), float(np.asarray(plain.optimizer.learning_rate)))[1])
+    wanted = reference(
+        lambda: (
+            fit(
+                plain,
+                4,
+                [
+                    callbacks.ReduceLROnPlateau(
+                        monitor="loss", min_delta=10, patience=1, factor=0.5, cooldown=0
+                    ),
+                    callbacks.LearningRateScheduler(lambda epoch, rate: rate * 0.9),
+                ],
+            ),
+            float(np.asarray(plain.optimizer.learning_rate)),
+        )[1]
+    )
     assert np.isclose(rate, wanted), (rate, wanted)
 
 
@@ -178,17 +228,39 @@ def not_a_number_stops_all():
     x[30] = np.nan
     notes = Notes()
     model = tnt.Model(made())
-    model.fit(x, Y, batch_size=30, shuffle=False, epochs=3, verbose=0, callbacks=[callbacks.TerminateOnNaN(), notes])
+    model.fit(
+        x,
+        Y,
+        batch_size=30,
+        shuffle=False,
+        epochs=3,
+        verbose=0,
+        callbacks=[callbacks.TerminateOnNaN(), notes],
+    )
     assert equal_on_all(notes.batches) in (2, 3), notes.batches
 
 
 @case
 def checkpoints_are_written_by_the_master():
     with own_folder():
-        fit(tnt.Model(made()), 3, [
-            callbacks.ModelCheckpoint("models/{epoch}-{val_loss:.4f}.keras"),
-            callbacks.ModelCheckpoint("best.weights.h5", save_weights_only=True, save_best_only=True, monitor="val_loss")])
-        assert (sorted(os.listdir(".")) == ["best.weights.h5", "models"]) if MASTER else os.listdir(".") == []
+        fit(
+            tnt.Model(made()),
+            3,
+            [
+                callbacks.ModelCheckpoint("models/{epoch}-{val_loss:.4f}.keras"),
+                callbacks.ModelCheckpoint(
+                    "best.weights.h5",
+                    save_weights_only=True,
+                    save_best_only=True,
+                    monitor="val_loss",
+                ),
+            ],
+        )
+        assert (
+            (sorted(os.listdir(".")) == ["best.weights.h5", "models"])
+            if MASTER
+            else os.listdir(".") == []
+        )
         if MASTER:
             names = sorted(os.listdir("models"))
             assert len(names) == 3 and names[0].startswith("1-"), names
@@ -203,8 +275,13 @@ def checkpoints_are_written_by_the_master():
 def checkpoints_between_epochs_look_at_all_ranks():
     def saved(model):
         with own_folder():
-            kept = callbacks.ModelCheckpoint("{epoch}-{batch}.weights.h5" if KERAS3 else "{epoch}-{batch}.h5", save_freq=2,
-                                             monitor="loss", save_best_only=True, save_weights_only=True)
+            kept = callbacks.ModelCheckpoint(
+                "{epoch}-{batch}.weights.h5" if KERAS3 else "{epoch}-{batch}.h5",
+                save_freq=2,
+                monitor="loss",
+                save_best_only=True,
+                save_weights_only=True,
+            )
             fit(model, 2, [kept], validates=False)
             return sorted(os.listdir(".")), float(kept.best)
 
@@ -215,11 +292,18 @@ def checkpoints_between_epochs_look_at_all_ranks():
 
 
 def board(folder):
-    """A TensorBoard callback that only makes its folder: the package that writes events need not be installed."""
+    """A TensorBoard callback that only makes its folder: the package that writes events need not be
+    installed.
+    """
+
     def set_model(self, model):
         os.makedirs(self.log_dir)
 
-    hooks = {name: getattr(callbacks.Callback, name) for name in dir(callbacks.Callback) if name.startswith("on_")}
+    hooks = {
+        name: getattr(callbacks.Callback, name)
+        for name in dir(callbacks.Callback)
+        if name.startswith("on_")
+    }
     return type("Board", (callbacks.TensorBoard,), dict(hooks, set_model=set_model))(folder)
 
 
@@ -244,7 +328,9 @@ def every_rank_writes_for_tensorboard_if_told():
             fit(tnt.Model(made()), 1, [kept])
         finally:
             settings.get().tensorboard_on_all_devices = False
-        assert os.listdir("board") == (["rank_{}".format(RANK)] if SIZE > 1 else []), os.listdir("board")
+        assert os.listdir("board") == (["rank_{}".format(RANK)] if SIZE > 1 else []), os.listdir(
+            "board"
+        )
         assert kept.log_dir == "board"
 
 
@@ -252,11 +338,18 @@ def every_rank_writes_for_tensorboard_if_told():
 def texts_of_callbacks_are_printed_by_the_master():
     text = io.StringIO()
     with own_folder(), contextlib.redirect_stdout(text):
-        fit(tnt.Model(made()), 2, [
-            callbacks.EarlyStopping(monitor="loss", min_delta=10, patience=1, verbose=1),
-            callbacks.ModelCheckpoint("{epoch}.weights.h5", save_weights_only=True, verbose=1)])
+        fit(
+            tnt.Model(made()),
+            2,
+            [
+                callbacks.EarlyStopping(monitor="loss", min_delta=10, patience=1, verbose=1),
+                callbacks.ModelCheckpoint("{epoch}.weights.h5", save_weights_only=True, verbose=1),
+            ],
+        )
     printed = text.getvalue()
-    assert ("early stopping" in printed and "saving model to" in printed) if MASTER else printed == "", printed
+    assert (
+        ("early stopping" in printed and "saving model to" in printed) if MASTER else printed == ""
+    ), printed
 
 
 class Interrupt(callbacks.Callback):
@@ -271,6 +364,7 @@ class Interrupt(callbacks.Callback):
 def backup_continues_after_a_restart():
     def stopped_and_restored(wrap):
         with own_folder():
+
             def backup():
                 return callbacks.BackupAndRestore("backup")
 
@@ -296,12 +390,17 @@ def backup_continues_after_a_restart():
 def every_kind_of_callback_runs():
     with own_folder():
         seen = []
-        listed = [callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs["loss"])),
-                  callbacks.RemoteMonitor(root="http://127.0.0.1:9"), callbacks.TerminateOnNaN()]
+        listed = [
+            callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs["loss"])),
+            callbacks.RemoteMonitor(root="http://127.0.0.1:9"),
+            callbacks.TerminateOnNaN(),
+        ]
         for name in ("SwapEMAWeights",):
             if hasattr(callbacks, name):
                 model = made()
-                model.compile(keras.optimizers.SGD(0.1, use_ema=True), model.loss, metrics=["accuracy"])
+                model.compile(
+                    keras.optimizers.SGD(0.1, use_ema=True), model.loss, metrics=["accuracy"]
+                )
                 fit(tnt.Model(model), 2, [getattr(callbacks, name)(swap_on_epoch=True)])
                 same_bits(model.get_weights())
         history = fit(tnt.Model(made()), 2, listed)

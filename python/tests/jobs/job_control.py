@@ -4,27 +4,48 @@ import logging
 from typing import Any, List
 
 import cases
-from cases import KERAS3, RANK, SIZE, case, close, dataset, keras, np, raises, same_bits, tf, tnt, with_weights
+from cases import (
+    KERAS3,
+    RANK,
+    SIZE,
+    case,
+    close,
+    dataset,
+    keras,
+    np,
+    raises,
+    same_bits,
+    tf,
+    tnt,
+    with_weights,
+)
 
 
 def small() -> Any:
     """A model of two layers in f64."""
     keras.backend.set_floatx("float64")
-    return with_weights(keras.Sequential([keras.Input((8,)), keras.layers.Dense(5, activation="tanh"),
-                                          keras.layers.Dense(1)]))
+    return with_weights(
+        keras.Sequential(
+            [keras.Input((8,)), keras.layers.Dense(5, activation="tanh"), keras.layers.Dense(1)]
+        )
+    )
 
 
 def numbers(number: int = 48, batch: int = 8, seed: int = 3) -> Any:
     """Random inputs and targets."""
     generator = np.random.default_rng(seed)
-    return dataset(generator.normal(size=(number, 8)), generator.normal(size=(number, 1)), batch=batch)
+    return dataset(
+        generator.normal(size=(number, 8)), generator.normal(size=(number, 1)), batch=batch
+    )
 
 
 def trained(callbacks: List[Any], epochs: int = 4, data: Any = None, **arguments: Any) -> Any:
     """A model after fit."""
     model = tnt.Model(small())
     model.compile(keras.optimizers.SGD(0.05), "mse", **arguments)
-    model.fit(data if data is not None else numbers(), epochs=epochs, verbose=0, callbacks=callbacks)
+    model.fit(
+        data if data is not None else numbers(), epochs=epochs, verbose=0, callbacks=callbacks
+    )
     return model
 
 
@@ -76,8 +97,11 @@ def fit_goes_on_after_a_stop() -> None:
 @case
 def different_data_are_found() -> None:
     if SIZE > 1:
-        raises(tnt.DataMismatch, "ranks 0 and 1 were fed different batches at step 1",
-               lambda: trained([], data=numbers(seed=RANK)))
+        raises(
+            tnt.DataMismatch,
+            "ranks 0 and 1 were fed different batches at step 1",
+            lambda: trained([], data=numbers(seed=RANK)),
+        )
 
 
 @case
@@ -118,11 +142,30 @@ def normalised(fused: bool) -> Any:
     layers = keras.layers
     keras.backend.set_floatx("float32" if fused else "float64")
     if fused:
-        return with_weights(keras.Sequential([
-            keras.Input((4, 4, 2)), layers.Conv2D(3, 3, use_bias=False), layers.BatchNormalization(), layers.Flatten(), layers.Dense(1)]))
-    return with_weights(keras.Sequential([
-        keras.Input((8,)), layers.Dense(5, use_bias=False), layers.BatchNormalization(), layers.Activation("tanh"), layers.Dense(4, use_bias=False),
-        layers.BatchNormalization(), layers.Dense(1)]))
+        return with_weights(
+            keras.Sequential(
+                [
+                    keras.Input((4, 4, 2)),
+                    layers.Conv2D(3, 3, use_bias=False),
+                    layers.BatchNormalization(),
+                    layers.Flatten(),
+                    layers.Dense(1),
+                ]
+            )
+        )
+    return with_weights(
+        keras.Sequential(
+            [
+                keras.Input((8,)),
+                layers.Dense(5, use_bias=False),
+                layers.BatchNormalization(),
+                layers.Activation("tanh"),
+                layers.Dense(4, use_bias=False),
+                layers.BatchNormalization(),
+                layers.Dense(1),
+            ]
+        )
+    )
 
 
 @case
@@ -138,8 +181,14 @@ def synchronised_batch_norm_equals_one_rank() -> None:
         histories = []
         for each in (plain, model):
             each.compile(keras.optimizers.SGD(0.05, momentum=0.9), "mse")
-            histories.append(each.fit(dataset(x, y, batch=16), epochs=2, verbose=0, validation_data=dataset(
-                x, y, batch=16)).history)
+            histories.append(
+                each.fit(
+                    dataset(x, y, batch=16),
+                    epochs=2,
+                    verbose=0,
+                    validation_data=dataset(x, y, batch=16),
+                ).history
+            )
         close(model.get_weights(), plain.get_weights(), relative)
         close([histories[1]["val_loss"]], [histories[0]["val_loss"]], relative)
         same_bits(model.get_weights())
@@ -209,8 +258,11 @@ def own_loop(distributed: bool) -> Any:
             weight = len(rows) / len(own_x)
             own_x, own_y = own_x[rows], own_y[rows]
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(model(own_x, training=True) - own_y)) if len(own_x) else 0.0 * tf.reduce_sum(
-                model(x[:1]))
+            loss = (
+                tf.reduce_mean(tf.square(model(own_x, training=True) - own_y))
+                if len(own_x)
+                else 0.0 * tf.reduce_sum(model(x[:1]))
+            )
         gradients = tape.gradient(loss, model.trainable_variables)
         if distributed:
             with tnt.batch_weight(weight):

@@ -1,4 +1,6 @@
-"""Dividing data among ranks: the rule by itself for many ranks, and the datasets of this job's ranks."""
+"""Dividing data among ranks: the rule by itself for many ranks, and the datasets of this job's
+ranks.
+"""
 
 import os
 
@@ -13,8 +15,13 @@ from tarantella import data
 
 def divided(dataset, num_ranks, **more):
     """What each of the ranks gets: a list of (samples, local, global)."""
-    return [[(part.numpy().tolist(), int(share["local"]), int(share["global"]))
-             for part, share in data.divide(dataset, num_ranks, rank, **more)] for rank in range(num_ranks)]
+    return [
+        [
+            (part.numpy().tolist(), int(share["local"]), int(share["global"]))
+            for part, share in data.divide(dataset, num_ranks, rank, **more)
+        ]
+        for rank in range(num_ranks)
+    ]
 
 
 @case
@@ -24,7 +31,11 @@ def slices_are_contiguous_and_cover_the_batch():
             at = 0
             for rank in range(num_ranks):
                 begin, count = data.bounds(batch, num_ranks, rank)
-                assert count in (batch // num_ranks, batch // num_ranks + 1), (batch, num_ranks, rank)
+                assert count in (batch // num_ranks, batch // num_ranks + 1), (
+                    batch,
+                    num_ranks,
+                    rank,
+                )
                 assert count == 0 or begin == at, (batch, num_ranks, rank)
                 at += count
             assert at == batch, (batch, num_ranks)
@@ -48,7 +59,9 @@ def slices_of_all_ranks_in_order_are_the_dataset():
         for num_ranks in (1, 2, 3, 4):
             ranks = divided(dataset, num_ranks)
             assert len({len(each) for each in ranks}) == 1, "ranks have different numbers of steps"
-            together = [sample for step in zip(*ranks) for part, local, _ in step for sample in part[:local]]
+            together = [
+                sample for step in zip(*ranks) for part, local, _ in step for sample in part[:local]
+            ]
             assert together == list(range(length)), (length, batch, num_ranks)
             for step in zip(*ranks):
                 assert sum(local for _, local, _ in step) == step[0][2]
@@ -62,7 +75,9 @@ def rank_without_a_sample_takes_the_first_as_stand_in():
 
 @case
 def fixed_batches_have_fixed_slices():
-    dataset = tf.data.Dataset.from_tensor_slices((np.zeros((12, 3)), np.zeros(12))).batch(5, drop_remainder=True)
+    dataset = tf.data.Dataset.from_tensor_slices((np.zeros((12, 3)), np.zeros(12))).batch(
+        5, drop_remainder=True
+    )
     for rank, length in enumerate((2, 2, 1)):
         spec = data.divide(dataset, 3, rank).element_spec[0]
         assert spec[0].shape == (length, 3) and spec[1].shape == (length,)
@@ -94,7 +109,12 @@ def parts_of_different_lengths_are_refused():
 def watch_sees_first_and_other_sizes():
     watch = data.Watch()
     list(data.divide(tf.data.Dataset.range(137).batch(64), 2, 0, watch))
-    assert watch.first == 64 and watch.other == {2: 9} and watch.batch_at(1) == 64 and watch.batch_at(2) == 9
+    assert (
+        watch.first == 64
+        and watch.other == {2: 9}
+        and watch.batch_at(1) == 64
+        and watch.batch_at(2) == 9
+    )
 
 
 @case
@@ -110,7 +130,10 @@ def first_batch_smaller_than_ranks_is_refused():
 def fingerprints_tell_batches_apart():
     def prints(array, num_ranks, rank, compare="step"):
         dataset = tf.data.Dataset.from_tensor_slices(array).batch(4)
-        return [share["fingerprint"].numpy().tolist() for _, share in data.divide(dataset, num_ranks, rank, None, compare)]
+        return [
+            share["fingerprint"].numpy().tolist()
+            for _, share in data.divide(dataset, num_ranks, rank, None, compare)
+        ]
 
     one = np.random.RandomState(0).rand(8, 5).astype("float32")
     other = one.copy()
@@ -118,10 +141,17 @@ def fingerprints_tell_batches_apart():
     assert prints(one, 3, 0) == prints(one, 3, 2), "ranks with the same data differ"
     changed = one.copy()
     changed[4, 0] += 1e-6
-    assert prints(one, 2, 0)[0] == prints(changed, 2, 0)[0] and prints(one, 2, 0)[1] != prints(changed, 2, 0)[1]
+    assert (
+        prints(one, 2, 0)[0] == prints(changed, 2, 0)[0]
+        and prints(one, 2, 0)[1] != prints(changed, 2, 0)[1]
+    )
     assert prints(one, 2, 0)[0] != prints(one[::-1].copy(), 2, 0)[0]
     assert prints(one, 2, 0, "epoch")[1] == [0, 0] != prints(one, 2, 0, "epoch")[0]
-    for array in (np.array([b"a", b"bc", b"d", b""]), np.array([True, False, True, True]), np.arange(4, dtype="uint8")):
+    for array in (
+        np.array([b"a", b"bc", b"d", b""]),
+        np.array([True, False, True, True]),
+        np.arange(4, dtype="uint8"),
+    ):
         assert prints(array, 2, 0) != prints(array[::-1].copy(), 2, 0)
 
 
@@ -129,7 +159,11 @@ def fingerprints_tell_batches_apart():
 def dataset_yields_elements_and_weights():
     dataset = tf.data.Dataset.range(9).batch(8)
     parts = [list(tnt.data.Dataset(dataset, 3, rank).weights) for rank in range(3)]
-    assert [[weight for _, weight in part] for part in parts] == [[3 / 8, 1.0], [3 / 8, 0.0], [2 / 8, 0.0]]
+    assert [[weight for _, weight in part] for part in parts] == [
+        [3 / 8, 1.0],
+        [3 / 8, 0.0],
+        [2 / 8, 0.0],
+    ]
     assert [part.numpy().tolist() for part in tnt.data.Dataset(dataset, 3, 1)] == [[3, 4, 5], [8]]
     own = tnt.data.Dataset(tf.data.Dataset.range(100).batch(50))
     assert own.num_ranks == tnt.get_size() and own.rank == tnt.get_rank() and len(own) == 2
@@ -152,15 +186,24 @@ def distribute_preprocesses_own_samples_only():
     names = tf.data.Dataset.range(11).batch(4)
     for rank in range(3):
         del seen[:]
-        made = tnt.data.Dataset(tnt.data.distribute(
-            names, lambda i: tf.ensure_shape(tf.numpy_function(costly, [i], tf.int64), [])), 3, rank)
+        made = tnt.data.Dataset(
+            tnt.data.distribute(
+                names, lambda i: tf.ensure_shape(tf.numpy_function(costly, [i], tf.int64), [])
+            ),
+            3,
+            rank,
+        )
         got = [part.numpy().tolist() for part in made]
         wanted = [part.numpy().tolist() for part in tnt.data.Dataset(names, 3, rank)]
         assert got == [[number * number for number in part] for part in wanted]
-        assert sorted(seen) == sorted(number for part in wanted for number in part), "others' samples were preprocessed"
+        assert sorted(seen) == sorted(number for part in wanted for number in part), (
+            "others' samples were preprocessed"
+        )
         assert int(made.divided().cardinality()) == 3
-    pairs = tnt.data.distribute(tf.data.Dataset.from_tensor_slices((np.arange(4), np.arange(4))).batch(4),
-                                lambda x, y: (x + 1, y * 2))
+    pairs = tnt.data.distribute(
+        tf.data.Dataset.from_tensor_slices((np.arange(4), np.arange(4))).batch(4),
+        lambda x, y: (x + 1, y * 2),
+    )
     x, y = next(iter(tnt.data.Dataset(pairs, 1, 0)))
     assert x.numpy().tolist() == [1, 2, 3, 4] and y.numpy().tolist() == [0, 2, 4, 6]
 
@@ -168,8 +211,9 @@ def distribute_preprocesses_own_samples_only():
 @case
 def whole_batches_are_dealt_in_turn():
     dataset = tf.data.Dataset.range(10).batch(2)
-    assert [[part.numpy().tolist() for part in data.deal(dataset, 3, rank)] for rank in range(3)] == [
-        [[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5]]]
+    assert [
+        [part.numpy().tolist() for part in data.deal(dataset, 3, rank)] for rank in range(3)
+    ] == [[[0, 1], [6, 7]], [[2, 3], [8, 9]], [[4, 5]]]
 
 
 @case

@@ -1,11 +1,15 @@
-"""Every piece of Python in docs/training.md, run as it stands; pieces below one heading belong together."""
+"""Every piece of Python in docs/training.md, run as it stands; pieces below one heading belong
+together.
+"""
 
 import os
 import re
 
 from cases import case, run
 
-PAGE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "docs", "training.md")
+PAGE = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "docs", "training.md"
+)
 
 
 def pieces():

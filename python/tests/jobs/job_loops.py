@@ -1,4 +1,6 @@
-"""fit, evaluate, predict and their on_batch forms against plain Keras, for each kind of data; and what they refuse."""
+"""fit, evaluate, predict and their on_batch forms against plain Keras, for each kind of data; and
+what they refuse.
+"""
 
 import contextlib
 import io
@@ -18,14 +20,21 @@ def perceptron(inputs=1, seed=3):
     """A small model in f64, compiled."""
     keras.backend.set_floatx("float64")
     keras.utils.set_random_seed(seed)
-    parts = [keras.layers.Input((8, 8, 1), name="image{}".format(number)) for number in range(inputs)]
+    parts = [
+        keras.layers.Input((8, 8, 1), name="image{}".format(number)) for number in range(inputs)
+    ]
     hidden = [keras.layers.Flatten()(part) for part in parts]
     together = hidden[0] if inputs == 1 else keras.layers.Concatenate()(hidden)
     # Names of its own: rank 0 makes more models than the others, and counted names would differ.
-    output = keras.layers.Dense(10, name="out")(keras.layers.Dense(16, activation="tanh", name="hidden")(together))
+    output = keras.layers.Dense(10, name="out")(
+        keras.layers.Dense(16, activation="tanh", name="hidden")(together)
+    )
     model = keras.Model(parts[0] if inputs == 1 else parts, output)
-    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                  metrics=["accuracy"])
+    model.compile(
+        keras.optimizers.SGD(0.1, momentum=0.9),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
     return model
 
 
@@ -48,13 +57,17 @@ def same_history(mine, plain, tolerance=1e-10):
 
 
 def equals_plain(arguments, inputs=1):
-    """A fit by all ranks has weights and history of plain Keras. `arguments` is called for fresh data each time."""
+    """A fit by all ranks has weights and history of plain Keras. `arguments` is called for fresh
+    data each time.
+    """
     plain_weights, plain_history = reference(lambda: trained(perceptron(inputs), **arguments()))
     weights, history = trained(tnt.Model(perceptron(inputs)), **arguments())
     close(weights, plain_weights, 1e-12)
     same_history(history, plain_history)
     same_bits(weights)
-    assert len({str(each) for each in collectives.allgather_object(history)}) == 1, "histories of the ranks differ"
+    assert len({str(each) for each in collectives.allgather_object(history)}) == 1, (
+        "histories of the ranks differ"
+    )
 
 
 def batched(number, batch, **more):
@@ -63,24 +76,37 @@ def batched(number, batch, **more):
 
 # ==== Data sets ====
 
+
 @case
 def remainders_of_datasets():
     for number, batch in ((285, 64), (237, 100), (193, 64)):
-        equals_plain(lambda: dict(x=batched(number, batch), epochs=2, validation_data=batched(101, 64)))
+        equals_plain(
+            lambda: dict(x=batched(number, batch), epochs=2, validation_data=batched(101, 64))
+        )
 
 
 @case
 def dropped_remainder_and_repeated_datasets():
     equals_plain(lambda: dict(x=batched(150, 64, drop_remainder=True), epochs=2))
-    equals_plain(lambda: dict(x=batched(150, 64).repeat(), epochs=2, steps_per_epoch=4,
-                              validation_data=batched(100, 32).repeat(), validation_steps=2))
+    equals_plain(
+        lambda: dict(
+            x=batched(150, 64).repeat(),
+            epochs=2,
+            steps_per_epoch=4,
+            validation_data=batched(100, 32).repeat(),
+            validation_steps=2,
+        )
+    )
 
 
 @case
 def shuffled_datasets():
     def arguments():
         tf.random.set_seed(42)
-        return dict(x=tf.data.Dataset.from_tensor_slices(digits(150, "float64", 8)).shuffle(150).batch(64), epochs=3)
+        return dict(
+            x=tf.data.Dataset.from_tensor_slices(digits(150, "float64", 8)).shuffle(150).batch(64),
+            epochs=3,
+        )
 
     equals_plain(arguments)
 
@@ -90,7 +116,9 @@ def unbatched_datasets():
     plain = reference(lambda: trained(perceptron(), x=batched(100, 4 * SIZE), epochs=2))
     samples = tf.data.Dataset.from_tensor_slices(digits(100, "float64", 8))
     for given in (samples, samples.batch(4 * SIZE)):
-        weights, history = trained(tnt.Model(perceptron()), x=given, epochs=2, tnt_micro_batch_size=4)
+        weights, history = trained(
+            tnt.Model(perceptron()), x=given, epochs=2, tnt_micro_batch_size=4
+        )
         close(weights, plain[0], 1e-12)
         same_history(history, plain[1])
     model = tnt.Model(perceptron())
@@ -100,8 +128,14 @@ def unbatched_datasets():
         model.fit(samples.batch(4 * SIZE, drop_remainder=True), tnt_micro_batch_size=5, verbose=0)
     with raises(ValueError, "dataset.batch(64)", "tnt_micro_batch_size"):
         model.fit(samples, verbose=0)
-    history = model.fit(batched(60, 30), validation_data=samples, tnt_validation_micro_batch_size=3, verbose=0).history
-    assert np.isclose(history["val_loss"][0], model.evaluate(samples, tnt_micro_batch_size=7, verbose=0)[0], atol=1e-10)
+    history = model.fit(
+        batched(60, 30), validation_data=samples, tnt_validation_micro_batch_size=3, verbose=0
+    ).history
+    assert np.isclose(
+        history["val_loss"][0],
+        model.evaluate(samples, tnt_micro_batch_size=7, verbose=0)[0],
+        atol=1e-10,
+    )
 
 
 @case
@@ -117,7 +151,9 @@ def unbuilt_model_decides_by_the_first_dimension():
         one = trained(unbuilt(), x=samples, tnt_micro_batch_size=3)[0]
         other = trained(unbuilt(), x=samples.batch(3 * SIZE), tnt_micro_batch_size=3)[0]
     close(one, other, 1e-12)
-    assert any("single samples" in line for line in lines) and any("batched" in line for line in lines), lines
+    assert any("single samples" in line for line in lines) and any(
+        "batched" in line for line in lines
+    ), lines
 
 
 @case
@@ -129,22 +165,36 @@ def distributed_preprocessing():
 
     numbers = tf.data.Dataset.range(130).batch(64)
     plain = reference(lambda: trained(perceptron(), x=batched(130, 64), epochs=2))
-    weights, history = trained(tnt.Model(perceptron()), x=tnt.data.distribute(numbers, look_up), epochs=2)
+    weights, history = trained(
+        tnt.Model(perceptron()), x=tnt.data.distribute(numbers, look_up), epochs=2
+    )
     close(weights, plain[0], 1e-12)
     same_history(history, plain[1])
     result = tnt.Model(perceptron()).evaluate(tnt.data.distribute(numbers, look_up), verbose=0)
-    assert np.allclose(result, reference(lambda: perceptron().evaluate(batched(130, 64), verbose=0)), atol=1e-10)
+    assert np.allclose(
+        result, reference(lambda: perceptron().evaluate(batched(130, 64), verbose=0)), atol=1e-10
+    )
 
 
 # ==== Arrays ====
+
 
 @case
 def arrays_in_the_order_of_plain_keras():
     x, y = digits(150, "float64", 8)
     equals_plain(lambda: dict(x=x, y=y, batch_size=64, epochs=3, validation_split=0.2))
     equals_plain(lambda: dict(x=x, y=y, epochs=1, shuffle=False))
-    equals_plain(lambda: dict(x=tf.constant(x), y=tf.constant(y), batch_size=50, epochs=2, steps_per_epoch=2,
-                              validation_data=(x[:33], y[:33]), validation_batch_size=32))
+    equals_plain(
+        lambda: dict(
+            x=tf.constant(x),
+            y=tf.constant(y),
+            batch_size=50,
+            epochs=2,
+            steps_per_epoch=2,
+            validation_data=(x[:33], y[:33]),
+            validation_batch_size=32,
+        )
+    )
 
 
 @case
@@ -152,7 +202,15 @@ def weights_of_samples_and_classes():
     x, y = digits(130, "float64", 8)
     weights = np.linspace(0.1, 2, 130)
     classes = {number: 0.5 + 0.1 * number for number in range(10)}
-    equals_plain(lambda: dict(x=x, y=y, sample_weight=weights, batch_size=64, validation_data=(x[:20], y[:20], weights[:20])))
+    equals_plain(
+        lambda: dict(
+            x=x,
+            y=y,
+            sample_weight=weights,
+            batch_size=64,
+            validation_data=(x[:20], y[:20], weights[:20]),
+        )
+    )
     equals_plain(lambda: dict(x=x, y=y, class_weight=classes, batch_size=64))
     equals_plain(lambda: dict(x=batched(130, 64), class_weight=classes))
 
@@ -162,15 +220,21 @@ def dicts_and_lists_of_arrays():
     x, y = digits(100, "float64", 8)
     equals_plain(lambda: dict(x=[x, x[::-1].copy()], y=y, batch_size=32), 2)
     equals_plain(lambda: dict(x={"image0": x, "image1": x[::-1].copy()}, y=y, batch_size=32), 2)
-    equals_plain(lambda: dict(x=tf.data.Dataset.from_tensor_slices(({"image0": x, "image1": -x}, y)).batch(32)), 2)
+    equals_plain(
+        lambda: dict(
+            x=tf.data.Dataset.from_tensor_slices(({"image0": x, "image1": -x}, y)).batch(32)
+        ),
+        2,
+    )
 
 
 # ==== Generators ====
 
+
 def batches(number, batch):
     x, y = digits(number, "float64", 8)
     for begin in range(0, number, batch):
-        yield x[begin:begin + batch], y[begin:begin + batch]
+        yield x[begin : begin + batch], y[begin : begin + batch]
 
 
 def endless(number=130):
@@ -196,28 +260,48 @@ class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
 @case
 def generators_and_sequences():
     equals_plain(lambda: dict(x=batches(130, 64)))
-    # Plain Keras reads ahead of a validation, so what the next one begins with is left to chance; here it is all the same.
-    equals_plain(lambda: dict(x=endless(), steps_per_epoch=3, epochs=2, validation_data=endless(61), validation_steps=3))
+    # Plain Keras reads ahead of a validation, so what the next one begins with is left to chance;
+    # here it is all the same.
+    equals_plain(
+        lambda: dict(
+            x=endless(),
+            steps_per_epoch=3,
+            epochs=2,
+            validation_data=endless(61),
+            validation_steps=3,
+        )
+    )
     equals_plain(lambda: dict(x=Batches(), epochs=2, shuffle=False, validation_data=Batches()))
     history = tnt.Model(perceptron()).fit(Batches(), epochs=3, verbose=0).history
     assert len({str(each) for each in collectives.allgather_object(history)}) == 1
     model = tnt.Model(perceptron())
     result = reference(lambda: perceptron().evaluate(Batches(), verbose=0))
     assert np.allclose(model.evaluate(Batches(), verbose=0), result, atol=1e-10)
-    assert (model.predict(batches(130, 64), verbose=0) == reference(
-        lambda: perceptron().predict(batches(130, 64), verbose=0))).all()
+    assert (
+        model.predict(batches(130, 64), verbose=0)
+        == reference(lambda: perceptron().predict(batches(130, 64), verbose=0))
+    ).all()
 
 
 # ==== Each rank its own data ====
+
 
 @case
 def own_data_of_each_rank():
     x, y = digits(24 * SIZE, "float64", 8)
     begin, count = data.bounds(24 * SIZE, SIZE, RANK)
-    plain = reference(lambda: trained(perceptron(), x=x.reshape((SIZE, 3, 8) + x.shape[1:]).swapaxes(0, 1).reshape(x.shape),
-                                      y=y.reshape((SIZE, 3, 8)).swapaxes(0, 1).reshape(y.shape), batch_size=8 * SIZE,
-                                      shuffle=False))
-    own = tf.data.Dataset.from_tensor_slices((x[begin:begin + count], y[begin:begin + count])).batch(8)
+    plain = reference(
+        lambda: trained(
+            perceptron(),
+            x=x.reshape((SIZE, 3, 8) + x.shape[1:]).swapaxes(0, 1).reshape(x.shape),
+            y=y.reshape((SIZE, 3, 8)).swapaxes(0, 1).reshape(y.shape),
+            batch_size=8 * SIZE,
+            shuffle=False,
+        )
+    )
+    own = tf.data.Dataset.from_tensor_slices(
+        (x[begin : begin + count], y[begin : begin + count])
+    ).batch(8)
     with logged() as lines:
         weights, history = trained(tnt.Model(perceptron()), x=own, tnt_distribute_dataset=False)
     assert any("its own data" in line for line in lines), lines
@@ -231,11 +315,18 @@ def own_data_of_unequal_lengths():
     own = batched(16 + 8 * RANK, 8)
     with logged() as lines:
         model.fit(own, tnt_distribute_dataset=False, verbose=0)
-    assert SIZE == 1 or any("first 2" in line and line.startswith("WARNING") for line in lines), lines
+    assert SIZE == 1 or any("first 2" in line and line.startswith("WARNING") for line in lines), (
+        lines
+    )
     same_bits(model.get_weights())
     with raises(ValueError, "assert_cardinality", "steps_per_epoch"):
         model.fit(own.filter(lambda *element: True), tnt_distribute_dataset=False, verbose=0)
-    model.fit(own.filter(lambda *element: True), tnt_distribute_dataset=False, steps_per_epoch=2, verbose=0)
+    model.fit(
+        own.filter(lambda *element: True),
+        tnt_distribute_dataset=False,
+        steps_per_epoch=2,
+        verbose=0,
+    )
     result = model.evaluate(own, tnt_distribute_dataset=False, verbose=0)
     together = [digits(16 + 8 * rank, "float64", 8) for rank in range(SIZE)]
     x, y = (np.concatenate(part) for part in zip(*together))
@@ -244,16 +335,21 @@ def own_data_of_unequal_lengths():
 
 # ==== evaluate, predict ====
 
+
 @case
 def evaluate_of_any_size():
     x, y = digits(131, "float64", 8)
     for number, batch in ((131, 64), (65, 64), (2, 64), (1, 1), (5, 2)):
-        plain = reference(lambda: perceptron().evaluate(x[:number], y[:number], batch_size=batch, verbose=0))
+        plain = reference(
+            lambda: perceptron().evaluate(x[:number], y[:number], batch_size=batch, verbose=0)
+        )
         mine = tnt.Model(perceptron()).evaluate(x[:number], y[:number], batch_size=batch, verbose=0)
         assert np.allclose(mine, plain, rtol=0, atol=1e-10), (number, batch, mine, plain)
     model = tnt.Model(perceptron())
     as_dict = model.evaluate(batched(131, 64), steps=2, return_dict=True, verbose=0)
-    plain = reference(lambda: perceptron().evaluate(batched(131, 64), steps=2, return_dict=True, verbose=0))
+    plain = reference(
+        lambda: perceptron().evaluate(batched(131, 64), steps=2, return_dict=True, verbose=0)
+    )
     same_history(as_dict, plain)
 
 
@@ -266,7 +362,10 @@ def predict_has_the_bits_of_plain_keras():
         assert mine.shape == plain.shape and (mine == plain).all(), (number, batch)
     model = tnt.Model(perceptron())
     for given in (batched(131, 10), batched(131, 10).map(lambda image, label: image)):
-        assert (model.predict(given, verbose=0) == reference(lambda: perceptron().predict(x, batch_size=10, verbose=0))).all()
+        assert (
+            model.predict(given, verbose=0)
+            == reference(lambda: perceptron().predict(x, batch_size=10, verbose=0))
+        ).all()
     few = model.predict(batched(131, 10), steps=4, verbose=0)
     assert (few == reference(lambda: perceptron().predict(x[:40], batch_size=10, verbose=0))).all()
 
@@ -279,14 +378,18 @@ def predict_gathers_where_told():
     master = model.predict(x, batch_size=8, verbose=0, tnt_gather="master")
     assert (master == whole).all() if RANK == 0 else master is None
     own = model.predict(x, batch_size=8, verbose=0, tnt_gather="none")
-    wanted = np.concatenate([whole[begin:begin + 8] for begin in range(8 * RANK, 50, 8 * SIZE)])
+    wanted = np.concatenate([whole[begin : begin + 8] for begin in range(8 * RANK, 50, 8 * SIZE)])
     assert (own == wanted).all()
     with raises(ValueError, "all, master or none"):
         model.predict(x, tnt_gather="some")
     for number in (50, 49, 12 * SIZE + 1):
-        sliced = model.predict(tf.data.Dataset.from_tensor_slices(x[:number]), tnt_micro_batch_size=4, verbose=0)
-        assert sliced.shape == (number, 10) and np.allclose(sliced, whole[:number], atol=1e-12), number
-    local = model.predict(x[:3 + RANK], verbose=0, tnt_distribute_dataset=False)
+        sliced = model.predict(
+            tf.data.Dataset.from_tensor_slices(x[:number]), tnt_micro_batch_size=4, verbose=0
+        )
+        assert sliced.shape == (number, 10) and np.allclose(sliced, whole[:number], atol=1e-12), (
+            number
+        )
+    local = model.predict(x[: 3 + RANK], verbose=0, tnt_distribute_dataset=False)
     assert len(local) == 3 + RANK
 
 
@@ -300,7 +403,9 @@ def predict_of_several_outputs():
     x = np.random.RandomState(0).rand(23, 4)
     plain = model.predict(x, batch_size=5, verbose=0)
     mine = tnt.Model(model).predict(x, batch_size=5, verbose=0)
-    assert sorted(mine) == ["one", "other"] and all((mine[name] == plain[name]).all() for name in plain)
+    assert sorted(mine) == ["one", "other"] and all(
+        (mine[name] == plain[name]).all() for name in plain
+    )
 
 
 @case
@@ -311,8 +416,16 @@ def single_batches():
     def steps(model):
         values = [model.train_on_batch(x[:number], y[:number]) for number in sizes]
         values += [model.test_on_batch(x[:number], y[:number]) for number in sizes]
-        values.append(list(model.train_on_batch(x, y, sample_weight=np.linspace(0, 1, 40), return_dict=True).values()))
-        values.append(model.train_on_batch(x, y, class_weight={number: 0.1 * number for number in range(10)}))
+        values.append(
+            list(
+                model.train_on_batch(
+                    x, y, sample_weight=np.linspace(0, 1, 40), return_dict=True
+                ).values()
+            )
+        )
+        values.append(
+            model.train_on_batch(x, y, class_weight={number: 0.1 * number for number in range(10)})
+        )
         return values, model.get_weights(), [model.predict_on_batch(x[:number]) for number in sizes]
 
     plain = reference(lambda: steps(perceptron()))
@@ -325,14 +438,20 @@ def single_batches():
 
 # ==== What is refused, said and printed ====
 
+
 @case
 def bad_arguments():
     x, y = digits(40, "float64", 8)
     model = tnt.Model(perceptron())
     if SIZE > 1:
-        for given in (dict(x=batched(40, SIZE - 1)), dict(x=x, y=y, batch_size=SIZE - 1),
-                      dict(x=batched(40, SIZE - 1, drop_remainder=True))):
-            with raises(ValueError, "{} samples".format(SIZE - 1), "number of ranks, {}".format(SIZE)):
+        for given in (
+            dict(x=batched(40, SIZE - 1)),
+            dict(x=x, y=y, batch_size=SIZE - 1),
+            dict(x=batched(40, SIZE - 1, drop_remainder=True)),
+        ):
+            with raises(
+                ValueError, "{} samples".format(SIZE - 1), "number of ranks, {}".format(SIZE)
+            ):
                 model.fit(verbose=0, **given)
     with raises(ValueError, "`y`", "tf.data.Dataset"):
         model.fit(batched(40, 8), y, verbose=0)
@@ -362,7 +481,11 @@ def bad_arguments():
     with raises(TypeError, "tnt_distribute_dataset"):
         model.fit(x, y, tnt_distribute_dataset="yes", verbose=0)
     fresh = tnt.Model(keras.Sequential([keras.layers.Input((8, 8, 1)), keras.layers.Flatten()]))
-    for function in (lambda: fresh.fit(x, y), lambda: fresh.evaluate(x, y), lambda: fresh.train_on_batch(x, y)):
+    for function in (
+        lambda: fresh.fit(x, y),
+        lambda: fresh.evaluate(x, y),
+        lambda: fresh.train_on_batch(x, y),
+    ):
         with raises((ValueError, RuntimeError), "compile"):
             function()
 
@@ -392,7 +515,11 @@ def different_data_are_found():
         x = x[::-1].copy()
     with raises(errors.DataMismatch, "ranks 0 and {}".format(SIZE - 1), "step 1"):
         model.fit(tf.data.Dataset.from_tensor_slices((x, y)).batch(20), verbose=0)
-    one_seed = tf.data.Dataset.from_tensor_slices(digits(60, "float64", 8)).shuffle(60, seed=1 + RANK).batch(20)
+    one_seed = (
+        tf.data.Dataset.from_tensor_slices(digits(60, "float64", 8))
+        .shuffle(60, seed=1 + RANK)
+        .batch(20)
+    )
     with raises(errors.DataMismatch, "seed"):
         tnt.Model(perceptron()).fit(one_seed, verbose=0)
 
@@ -403,8 +530,10 @@ def batches_are_logged_once():
         tnt.Model(perceptron()).fit(batched(93, 64), epochs=2, verbose=0)
         tnt.Model(perceptron()).fit(*digits(60, "float64", 8), batch_size=60, epochs=2, verbose=0)
     told = [line for line in lines if "global batch" in line]
-    assert told == ["INFO: global batch {}; 2 steps per epoch, last batch 29".format(data.describe(64, SIZE)),
-                    "INFO: global batch {}; 1 steps per epoch, last batch 60".format(data.describe(60, SIZE))], told
+    assert told == [
+        "INFO: global batch {}; 2 steps per epoch, last batch 29".format(data.describe(64, SIZE)),
+        "INFO: global batch {}; 1 steps per epoch, last batch 60".format(data.describe(60, SIZE)),
+    ], told
 
 
 @case
@@ -421,11 +550,14 @@ def master_alone_prints():
     if RANK:
         assert printed == "", printed
         return
-    assert "Epoch 2/2" in printed and "val_loss: {:.4f}".format(history["val_loss"][1]) in printed, printed
+    assert (
+        "Epoch 2/2" in printed and "val_loss: {:.4f}".format(history["val_loss"][1]) in printed
+    ), printed
     assert " loss: {:.4f}".format(history["loss"][1]) in printed, printed
 
 
 # ==== Planted faults ====
+
 
 @contextlib.contextmanager
 def planted(module, name, replacement):
@@ -467,7 +599,9 @@ def averaged_metric_is_found():
     def averaged(kept):
         def mean(model):
             own = {name: metrics.plain(value) for name, value in model.get_metrics_result().items()}
-            return {name: np.mean(collectives.allgather_object(value)) for name, value in own.items()}
+            return {
+                name: np.mean(collectives.allgather_object(value)) for name, value in own.items()
+            }
 
         return mean
 
@@ -475,7 +609,9 @@ def averaged_metric_is_found():
     plain = reference(lambda: perceptron().evaluate(x, y, batch_size=64, verbose=0))
     model = tnt.Model(perceptron())
     with planted(metrics, "global_results", averaged):
-        assert not np.allclose(model.evaluate(x, y, batch_size=64, verbose=0), plain, rtol=0, atol=1e-10)
+        assert not np.allclose(
+            model.evaluate(x, y, batch_size=64, verbose=0), plain, rtol=0, atol=1e-10
+        )
     assert np.allclose(model.evaluate(x, y, batch_size=64, verbose=0), plain, rtol=0, atol=1e-10)
 
 

@@ -1,4 +1,6 @@
-"""Saving and loading: what the master writes, plain Keras reads; ranks need no file system in common."""
+"""Saving and loading: what the master writes, plain Keras reads; ranks need no file system in
+common.
+"""
 
 import os
 import shutil
@@ -20,11 +22,20 @@ FORMS = ["model.keras", "model.h5"] + ([] if KERAS3 else ["folder"])
 def made(seed=1):
     keras.backend.set_floatx("float32")
     keras.utils.set_random_seed(seed)
-    model = keras.Sequential([
-        keras.layers.Input((8, 8, 1)), keras.layers.Flatten(), keras.layers.Dense(12, activation="relu"),
-        keras.layers.BatchNormalization(), keras.layers.Dense(10)])
-    model.compile(keras.optimizers.Adam(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                  metrics=["accuracy"])
+    model = keras.Sequential(
+        [
+            keras.layers.Input((8, 8, 1)),
+            keras.layers.Flatten(),
+            keras.layers.Dense(12, activation="relu"),
+            keras.layers.BatchNormalization(),
+            keras.layers.Dense(10),
+        ]
+    )
+    model.compile(
+        keras.optimizers.Adam(0.01),
+        keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        metrics=["accuracy"],
+    )
     return model
 
 
@@ -41,6 +52,7 @@ def trained():
 
 def in_own_folder(function):
     """Runs a case in a folder of each rank's own: as if ranks shared no file system."""
+
     def inside():
         before, own = os.getcwd(), tempfile.mkdtemp()
         os.chdir(own)
@@ -69,11 +81,16 @@ def master_writes_and_all_ranks_read():
             assert os.listdir(".") == ([form] if MASTER else []), os.listdir(".")
         loaded = tnt.models.load_model(form)
         assert isinstance(loaded, tnt.Model) and equal(loaded, model), form
-        assert np.allclose(loaded.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0), atol=1e-6)
+        assert np.allclose(
+            loaded.evaluate(x, y, verbose=0), model.evaluate(x, y, verbose=0), atol=1e-6
+        )
         if MASTER:
             plain = keras.models.load_model(form)
             assert equal(plain, model) and not isinstance(plain, tnt.Model)
-            assert type(plain.optimizer).__module__.split(".")[0] == "keras" and type(plain).__name__ == "Sequential"
+            assert (
+                type(plain.optimizer).__module__.split(".")[0] == "keras"
+                and type(plain).__name__ == "Sequential"
+            )
             os.remove(form) if os.path.isfile(form) else shutil.rmtree(form)
         assert isinstance(model, tnt.Model) and type(model.optimizer).__mro__[1:] != ()
 
@@ -90,7 +107,10 @@ def loaded_model_goes_on_where_it_stopped():
     for model in (whole, loaded):
         keras.utils.set_random_seed(5)
         model.fit(x, y, batch_size=32, epochs=1, verbose=0, shuffle=False)
-    assert all(np.allclose(one, other, atol=1e-6) for one, other in zip(whole.get_weights(), loaded.get_weights()))
+    assert all(
+        np.allclose(one, other, atol=1e-6)
+        for one, other in zip(whole.get_weights(), loaded.get_weights())
+    )
     loaded.compile("sgd", "mse")
     same_bits(loaded.get_weights())
 
@@ -132,7 +152,9 @@ def every_rank_writes_if_told():
     model.save("own{}.keras".format(RANK), tnt_save_all_devices=True)
     tnt.models.save_model(model, "other.keras", tnt_save_all_devices=True)
     model.save_weights("own.weights.h5", tnt_save_all_devices=True)
-    assert sorted(os.listdir(".")) == sorted(["own{}.keras".format(RANK), "other.keras", "own.weights.h5"])
+    assert sorted(os.listdir(".")) == sorted(
+        ["own{}.keras".format(RANK), "other.keras", "own.weights.h5"]
+    )
 
 
 @case
@@ -175,12 +197,17 @@ def configurations_and_clones():
     model = trained()
     x, y = data()
     plain = made()
-    parts = [tnt.models.clone_model(model), tnt.models.model_from_json(model.to_json()),
-             type(model).from_config(model.get_config())]
+    parts = [
+        tnt.models.clone_model(model),
+        tnt.models.model_from_json(model.to_json()),
+        type(model).from_config(model.get_config()),
+    ]
     if KERAS3:
         parts.append(tnt.models.model_from_config(keras.saving.serialize_keras_object(plain)))
     else:
-        parts.append(tnt.models.model_from_config({"class_name": "Sequential", "config": model.get_config()}))
+        parts.append(
+            tnt.models.model_from_config({"class_name": "Sequential", "config": model.get_config()})
+        )
     for made_of_it in parts:
         assert isinstance(made_of_it, tnt.Model) and len(made_of_it.layers) == len(model.layers)
         made_of_it.set_weights(model.get_weights())
@@ -209,7 +236,9 @@ def custom_objects_are_found():
         def call(self, x):
             return 2 * x
 
-    model = tnt.Model(keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2), Doubled()]))
+    model = tnt.Model(
+        keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(2), Doubled()])
+    )
     model.compile("sgd", "mse")
     model.save("model.keras")
     loaded = tnt.models.load_model("model.keras", custom_objects={"Doubled": Doubled})

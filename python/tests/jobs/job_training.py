@@ -4,13 +4,35 @@ import contextlib
 from typing import Any, Callable, Iterator, List
 
 import cases
-from cases import (KERAS3, SIZE, case, close, dataset, digits, keras, lenet, np, raises, same_bits, tf, tnt,
-                   with_weights)
+from cases import (
+    KERAS3,
+    SIZE,
+    case,
+    close,
+    dataset,
+    digits,
+    keras,
+    lenet,
+    np,
+    raises,
+    same_bits,
+    tf,
+    tnt,
+    with_weights,
+)
 
 
-def against_plain(build: Callable[[], Any], optimizer: Callable[[], Any], data: Callable[[], Any], epochs: int = 2,
-                  loss: Any = None, relative: float = 1e-12,
-                  compile_args: Any = None, fit_args: Any = None, dtype: str = "float64") -> Any:
+def against_plain(
+    build: Callable[[], Any],
+    optimizer: Callable[[], Any],
+    data: Callable[[], Any],
+    epochs: int = 2,
+    loss: Any = None,
+    relative: float = 1e-12,
+    compile_args: Any = None,
+    fit_args: Any = None,
+    dtype: str = "float64",
+) -> Any:
     """Trains the same model plainly and on all ranks; weights and reported losses have to agree."""
     keras.backend.set_floatx(dtype)
     results = []
@@ -19,8 +41,11 @@ def against_plain(build: Callable[[], Any], optimizer: Callable[[], Any], data: 
         model = build()
         if distributed:
             model = tnt.Model(model)
-        model.compile(optimizer=optimizer(), loss=loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-                      **(compile_args or {}))
+        model.compile(
+            optimizer=optimizer(),
+            loss=loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+            **(compile_args or {}),
+        )
         history = model.fit(data(), epochs=epochs, verbose=0, **(fit_args or {}))
         results.append((model, history.history))
     (plain, plain_history), (model, history) = results
@@ -38,14 +63,20 @@ def _digits(batch: int, number: int = 400) -> Callable[[], Any]:
 def perceptron(regularizer: Any = None, dtype: str = "float64") -> Any:
     """A small model for what does not depend on the model."""
     layers = keras.layers
-    return with_weights(keras.Sequential([
-        keras.Input((8,)),
-        layers.Dense(6, activation="tanh", kernel_regularizer=regularizer),
-        layers.Dense(3),
-    ]))
+    return with_weights(
+        keras.Sequential(
+            [
+                keras.Input((8,)),
+                layers.Dense(6, activation="tanh", kernel_regularizer=regularizer),
+                layers.Dense(3),
+            ]
+        )
+    )
 
 
-def _numbers(number: int = 50, batch: int = 16, weights: bool = False, outputs: int = 3, seed: int = 3) -> Callable[[], Any]:
+def _numbers(
+    number: int = 50, batch: int = 16, weights: bool = False, outputs: int = 3, seed: int = 3
+) -> Callable[[], Any]:
     generator = np.random.default_rng(seed)
     x = generator.normal(size=(number, 8))
     y = generator.normal(size=(number, outputs))
@@ -58,6 +89,7 @@ def _sgd() -> Any:
 
 
 # ==== LeNet-5 on digits ====
+
 
 @case
 def sgd_with_momentum() -> None:
@@ -76,16 +108,25 @@ def last_batch_of_one_sample() -> None:
 
 # ==== Every optimizer ====
 
+
 def _every_optimizer() -> List[Any]:
     modules = [keras.optimizers]
     if not KERAS3:
-        modules += [getattr(keras.optimizers, name) for name in ("legacy", "experimental")
-                    if hasattr(keras.optimizers, name)]
+        modules += [
+            getattr(keras.optimizers, name)
+            for name in ("legacy", "experimental")
+            if hasattr(keras.optimizers, name)
+        ]
     found = []
     for module in modules:
         for name in dir(module):
             kind = getattr(module, name)
-            if isinstance(kind, type) and name not in ("Optimizer", "LossScaleOptimizer", "MultiOptimizer", "OptimizerMap"):
+            if isinstance(kind, type) and name not in (
+                "Optimizer",
+                "LossScaleOptimizer",
+                "MultiOptimizer",
+                "OptimizerMap",
+            ):
                 if kind not in found and hasattr(kind, "get_config"):
                     found.append(kind)
     return found
@@ -95,14 +136,32 @@ def _every_optimizer() -> List[Any]:
 def every_optimizer() -> None:
     kinds = _every_optimizer()
     names = {kind.__name__ for kind in kinds}
-    assert {"SGD", "Adam", "Ftrl", "RMSprop", "Adagrad", "Adadelta", "Adamax", "Nadam"} <= names, names
+    assert {
+        "SGD",
+        "Adam",
+        "Ftrl",
+        "RMSprop",
+        "Adagrad",
+        "Adadelta",
+        "Adamax",
+        "Nadam",
+    } <= names, names
     for kind in kinds:
         try:
             # Ratios of two small numbers amplify rounding: 1e-9 instead of 1e-12.
-            against_plain(perceptron, lambda: kind(learning_rate=0.01), _numbers(), epochs=1, loss="mse", relative=1e-9,
-                          compile_args={"run_eagerly": True})
+            against_plain(
+                perceptron,
+                lambda: kind(learning_rate=0.01),
+                _numbers(),
+                epochs=1,
+                loss="mse",
+                relative=1e-9,
+                compile_args={"run_eagerly": True},
+            )
         except AssertionError as error:
-            raise AssertionError("{}.{}: {}".format(kind.__module__, kind.__name__, error)) from error
+            raise AssertionError(
+                "{}.{}: {}".format(kind.__module__, kind.__name__, error)
+            ) from error
 
 
 class OwnOptimizer(keras.optimizers.SGD):
@@ -125,23 +184,33 @@ def optimizer_by_name() -> None:
 @case
 def clipping() -> None:
     for limits in ({"clipnorm": 0.1}, {"clipvalue": 0.02}, {"global_clipnorm": 0.1}):
-        against_plain(perceptron, lambda: keras.optimizers.SGD(0.1, **limits), _numbers(), loss="mse")
+        against_plain(
+            perceptron, lambda: keras.optimizers.SGD(0.1, **limits), _numbers(), loss="mse"
+        )
 
 
 @case
 def schedule() -> None:
     rate = keras.optimizers.schedules.ExponentialDecay
-    against_plain(perceptron, lambda: keras.optimizers.SGD(rate(0.1, 3, 0.5)), _numbers(), loss="mse")
+    against_plain(
+        perceptron, lambda: keras.optimizers.SGD(rate(0.1, 3, 0.5)), _numbers(), loss="mse"
+    )
 
 
 @case
 def accumulation() -> None:
     if KERAS3:
-        against_plain(perceptron, lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2), _numbers(), loss="mse",
-                      relative=1e-9)
+        against_plain(
+            perceptron,
+            lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
+            _numbers(),
+            loss="mse",
+            relative=1e-9,
+        )
 
 
 # ==== Losses, weights, outputs ====
+
 
 @case
 def regularisation() -> None:
@@ -150,20 +219,36 @@ def regularisation() -> None:
 
 @case
 def sample_weights() -> None:
-    against_plain(perceptron, _sgd, _numbers(weights=True), loss="mse", compile_args={"weighted_metrics": ["mae"]})
+    against_plain(
+        perceptron,
+        _sgd,
+        _numbers(weights=True),
+        loss="mse",
+        compile_args={"weighted_metrics": ["mae"]},
+    )
 
 
 @case
 def class_weights() -> None:
-    against_plain(lenet, _sgd, _digits(64, 200), fit_args={"class_weight": {digit: 0.5 + digit / 4 for digit in range(10)}})
+    against_plain(
+        lenet,
+        _sgd,
+        _digits(64, 200),
+        fit_args={"class_weight": {digit: 0.5 + digit / 4 for digit in range(10)}},
+    )
 
 
 @case
 def loss_sum() -> None:
     keras.backend.set_floatx("float64")
     loss = keras.losses.MeanSquaredError(reduction="sum")
-    against_plain(lambda: perceptron(keras.regularizers.L2(0.1)), lambda: keras.optimizers.SGD(0.002),
-                  _numbers(weights=True), loss=loss, compile_args={"weighted_metrics": ["mae"]})
+    against_plain(
+        lambda: perceptron(keras.regularizers.L2(0.1)),
+        lambda: keras.optimizers.SGD(0.002),
+        _numbers(weights=True),
+        loss=loss,
+        compile_args={"weighted_metrics": ["mae"]},
+    )
 
 
 @case
@@ -190,21 +275,32 @@ def two_outputs() -> None:
     weights = generator.uniform(0.2, 2.0, 50)
 
     def data() -> Any:
-        return tf.data.Dataset.from_tensor_slices((x, (first, second), (weights, weights[::-1]))).batch(16)
+        return tf.data.Dataset.from_tensor_slices(
+            (x, (first, second), (weights, weights[::-1]))
+        ).batch(16)
 
     losses = ["mse", keras.losses.MeanAbsoluteError(reduction="sum")]
-    against_plain(_two_outputs, lambda: keras.optimizers.SGD(0.01), data, loss=losses,
-                  compile_args={"loss_weights": [0.7, 0.3]})
+    against_plain(
+        _two_outputs,
+        lambda: keras.optimizers.SGD(0.01),
+        data,
+        loss=losses,
+        compile_args={"loss_weights": [0.7, 0.3]},
+    )
 
 
 def _masked() -> Any:
     layers = keras.layers
-    return with_weights(keras.Sequential([
-        keras.Input((7,), dtype="int32"),
-        layers.Embedding(20, 4, mask_zero=True),
-        layers.SimpleRNN(5, return_sequences=True),
-        layers.Dense(1),
-    ]))
+    return with_weights(
+        keras.Sequential(
+            [
+                keras.Input((7,), dtype="int32"),
+                layers.Embedding(20, 4, mask_zero=True),
+                layers.SimpleRNN(5, return_sequences=True),
+                layers.Dense(1),
+            ]
+        )
+    )
 
 
 @case
@@ -214,19 +310,28 @@ def masks() -> None:
     for row, length in enumerate(generator.integers(1, 8, 50)):
         words[row, length:] = 0
     targets = generator.normal(size=(50, 7, 1))
-    against_plain(_masked, lambda: keras.optimizers.SGD(0.1), lambda: dataset(words.astype("int32"), targets, batch=16),
-                  loss="mse")
+    against_plain(
+        _masked,
+        lambda: keras.optimizers.SGD(0.1),
+        lambda: dataset(words.astype("int32"), targets, batch=16),
+        loss="mse",
+    )
 
 
 # ==== Kinds of models, ways to run ====
+
 
 class Subclassed(keras.Model):
     """A model that has weights only once it is called."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = keras.layers.Dense(6, activation="tanh", kernel_initializer=keras.initializers.GlorotUniform(seed=1))
-        self.second = keras.layers.Dense(3, kernel_initializer=keras.initializers.GlorotUniform(seed=2))
+        self.first = keras.layers.Dense(
+            6, activation="tanh", kernel_initializer=keras.initializers.GlorotUniform(seed=1)
+        )
+        self.second = keras.layers.Dense(
+            3, kernel_initializer=keras.initializers.GlorotUniform(seed=2)
+        )
 
     def call(self, inputs: Any) -> Any:
         """The forward pass."""
@@ -240,7 +345,9 @@ class OwnStep(Subclassed):
         """Keras' step, written out."""
         x, y = data
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(tf.square(self(x, training=True) - tf.cast(y, keras.backend.floatx())))
+            loss = tf.reduce_mean(
+                tf.square(self(x, training=True) - tf.cast(y, keras.backend.floatx()))
+            )
         gradients = tape.gradient(loss, self.trainable_variables)
         self.optimizer.apply_gradients(zip(gradients, self.trainable_variables))
         return {"mse": loss}
@@ -267,8 +374,12 @@ def own_train_step() -> None:
 def unbuilt_sequential() -> None:
     def build() -> Any:
         initializer = keras.initializers.GlorotUniform
-        return keras.Sequential([keras.layers.Dense(6, "tanh", kernel_initializer=initializer(seed=1)),
-                                 keras.layers.Dense(3, kernel_initializer=initializer(seed=2))])
+        return keras.Sequential(
+            [
+                keras.layers.Dense(6, "tanh", kernel_initializer=initializer(seed=1)),
+                keras.layers.Dense(3, kernel_initializer=initializer(seed=2)),
+            ]
+        )
 
     against_plain(build, _sgd, _numbers(), loss="mse")
 
@@ -320,16 +431,29 @@ def twice_is_once() -> None:
     assert isinstance(model, tnt.Model) and isinstance(model, keras.Sequential)
     assert type(model).__name__ == "Sequential"
     raises(TypeError, "Dense", lambda: tnt.Model(keras.layers.Dense(3)))
-    raises(NotImplementedError, "PIPELINING", lambda: tnt.Model(perceptron(), tnt.ParallelStrategy.PIPELINING))
+    raises(
+        NotImplementedError,
+        "PIPELINING",
+        lambda: tnt.Model(perceptron(), tnt.ParallelStrategy.PIPELINING),
+    )
 
 
 # ==== Types and sparse gradients ====
 
+
 def _embedding(words: int) -> Callable[[], Any]:
     def build() -> Any:
         layers = keras.layers
-        return with_weights(keras.Sequential([
-            keras.Input((5,), dtype="int32"), layers.Embedding(words, 16), layers.Flatten(), layers.Dense(1)]))
+        return with_weights(
+            keras.Sequential(
+                [
+                    keras.Input((5,), dtype="int32"),
+                    layers.Embedding(words, 16),
+                    layers.Flatten(),
+                    layers.Dense(1),
+                ]
+            )
+        )
 
     return build
 
@@ -341,7 +465,13 @@ def sparse_gradients() -> None:
     for words in (50, 10000):
         x = generator.integers(0, words, (50, 5)).astype("int32")
         for optimizer in (_sgd, lambda: keras.optimizers.Adam(0.01)):
-            against_plain(_embedding(words), optimizer, lambda: dataset(x, targets, batch=16), loss="mse", relative=1e-9)
+            against_plain(
+                _embedding(words),
+                optimizer,
+                lambda: dataset(x, targets, batch=16),
+                loss="mse",
+                relative=1e-9,
+            )
 
 
 @case
@@ -349,8 +479,15 @@ def half_types() -> None:
     for dtype in ("float16", "bfloat16"):
         keras.backend.set_floatx("float32")
         layers = keras.layers
-        model = with_weights(keras.Sequential([keras.Input((8,)), layers.Dense(6, activation="tanh", dtype=dtype),
-                                               layers.Dense(3, dtype=dtype)]))
+        model = with_weights(
+            keras.Sequential(
+                [
+                    keras.Input((8,)),
+                    layers.Dense(6, activation="tanh", dtype=dtype),
+                    layers.Dense(3, dtype=dtype),
+                ]
+            )
+        )
         before = [np.asarray(weight, "float32") for weight in model.get_weights()]
         model = tnt.Model(model)
         model.compile(keras.optimizers.SGD(0.05), "mse")
@@ -369,21 +506,42 @@ def compression() -> None:
     for kind, relative in (("bf16", 2e-2), ("f16", 2e-3)):
         settings.get().compression = kind
         try:
-            model = against_plain(perceptron, lambda: keras.optimizers.SGD(0.05), _numbers(), loss="mse",
-                                  relative=relative, dtype="float32")
+            model = against_plain(
+                perceptron,
+                lambda: keras.optimizers.SGD(0.05),
+                _numbers(),
+                loss="mse",
+                relative=relative,
+                dtype="float32",
+            )
             same_bits(model.get_weights())
             # It has to be felt: what f32 sends has no such error.
-            raises(AssertionError, "", lambda: against_plain(
-                perceptron, lambda: keras.optimizers.SGD(0.05), _numbers(), loss="mse", relative=1e-7,
-                dtype="float32"))
+            raises(
+                AssertionError,
+                "",
+                lambda: against_plain(
+                    perceptron,
+                    lambda: keras.optimizers.SGD(0.05),
+                    _numbers(),
+                    loss="mse",
+                    relative=1e-7,
+                    dtype="float32",
+                ),
+            )
         finally:
             settings.get().compression = "none"
 
 
 @case
 def single_precision() -> None:
-    against_plain(lambda: lenet("float32"), lambda: keras.optimizers.SGD(0.01), lambda: dataset(
-        *digits(400, "float32"), batch=64), epochs=1, relative=5e-5, dtype="float32")
+    against_plain(
+        lambda: lenet("float32"),
+        lambda: keras.optimizers.SGD(0.01),
+        lambda: dataset(*digits(400, "float32"), batch=64),
+        epochs=1,
+        relative=5e-5,
+        dtype="float32",
+    )
 
 
 @case
@@ -392,8 +550,14 @@ def mixed_precision() -> None:
     set_policy = keras.mixed_precision.set_global_policy
     try:
         set_policy("mixed_float16")
-        against_plain(perceptron, lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.05)), _numbers(),
-                      loss="mse", relative=2e-2, dtype="float32")
+        against_plain(
+            perceptron,
+            lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
+            _numbers(),
+            loss="mse",
+            relative=2e-2,
+            dtype="float32",
+        )
     finally:
         # None: what set_floatx says, as before.
         set_policy("float32" if KERAS3 else None)
@@ -401,25 +565,31 @@ def mixed_precision() -> None:
 
 # ==== Each rank feeds its own data ====
 
+
 @case
 def own_data_of_each_rank() -> None:
     sizes = [12 + 4 * rank for rank in range(SIZE)]
     generator = np.random.default_rng(2)
     x, y = generator.normal(size=(sum(sizes), 8)), generator.normal(size=(sum(sizes), 3))
-    begin = sum(sizes[:cases.RANK])
+    begin = sum(sizes[: cases.RANK])
     own = slice(begin, begin + sizes[cases.RANK])
     keras.backend.set_floatx("float64")
     plain, model = perceptron(), tnt.Model(perceptron())
     for each in (plain, model):
         each.compile(_sgd(), keras.losses.MeanSquaredError(reduction="sum"))
     reference = plain.fit(dataset(x, y, batch=sum(sizes)), epochs=3, verbose=0)
-    history = model.fit(dataset(x[own], y[own], batch=sizes[cases.RANK]), epochs=3, verbose=0,
-                        tnt_distribute_dataset=False)
+    history = model.fit(
+        dataset(x[own], y[own], batch=sizes[cases.RANK]),
+        epochs=3,
+        verbose=0,
+        tnt_distribute_dataset=False,
+    )
     close(model.get_weights(), plain.get_weights(), 1e-12)
     close([history.history["loss"]], [reference.history["loss"]], 1e-10)
 
 
 # ==== Starting points ====
+
 
 @case
 def weights_of_rank_0_count() -> None:
@@ -438,6 +608,7 @@ def weights_of_rank_0_count() -> None:
 
 # ==== Faults that these tests must find ====
 
+
 @contextlib.contextmanager
 def planted(module: Any, name: str, replacement: Any) -> Iterator[None]:
     """Replaces a function within the block."""
@@ -451,7 +622,9 @@ def planted(module: Any, name: str, replacement: Any) -> Iterator[None]:
 
 def _not_equal() -> None:
     # The last batch has 3 samples, which no two ranks have alike.
-    raises(AssertionError, "weights", lambda: against_plain(perceptron, _sgd, _numbers(51), loss="mse"))
+    raises(
+        AssertionError, "weights", lambda: against_plain(perceptron, _sgd, _numbers(51), loss="mse")
+    )
 
 
 @case

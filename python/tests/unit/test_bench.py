@@ -1,11 +1,15 @@
-"""The comparison of `python -m tarantella.bench`: its table, its records and its pictures, from made-up figures."""
+"""The comparison of `python -m tarantella.bench`: its table, its records and its pictures, from
+made-up figures.
+"""
 
 import importlib.util
 import os
 import unittest
 import xml.etree.ElementTree as ElementTree
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tarantella", "bench.py")
+PATH = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "..", "..", "tarantella", "bench.py"
+)
 # Not by the package, whose import brings in TensorFlow.
 _spec = importlib.util.spec_from_file_location("bench_of_test", PATH)
 bench = importlib.util.module_from_spec(_spec)
@@ -14,12 +18,21 @@ _spec.loader.exec_module(bench)
 
 def figures(wall, cpu):
     """What one process tells."""
-    return {"first_step": 1.0, "size": 1, "fit": {"wall": wall, "cpu": cpu}, "evaluate": {"wall": wall / 4, "cpu": 1},
-            "predict": {"wall": wall / 5, "cpu": 1}}
+    return {
+        "first_step": 1.0,
+        "size": 1,
+        "fit": {"wall": wall, "cpu": cpu},
+        "evaluate": {"wall": wall / 4, "cpu": 1},
+        "predict": {"wall": wall / 5, "cpu": 1},
+    }
 
 
-FOUND = {("lenet", "plain", 1): figures(4.0, 4.0), ("lenet", "tarantella", 1): figures(4.1, 4.1),
-         ("lenet", "tarantella", 2): figures(2.0, 5.0), ("lenet", "horovod", 2): figures(2.5, 6.8)}
+FOUND = {
+    ("lenet", "plain", 1): figures(4.0, 4.0),
+    ("lenet", "tarantella", 1): figures(4.1, 4.1),
+    ("lenet", "tarantella", 2): figures(2.0, 5.0),
+    ("lenet", "horovod", 2): figures(2.5, 6.8),
+}
 
 
 class Comparison(unittest.TestCase):
@@ -42,8 +55,10 @@ class Comparison(unittest.TestCase):
         self.assertTrue(row.endswith("CPU-s 1.35, throughput 1.7"), row)
 
     def test_pictures_are_well_formed_and_inside_their_frame(self):
-        for picture, words in ((bench.speed_up(self.records), ("lenet", "ideal", "ranks")),
-                               (bench.cpu_seconds(self.records), ("horovod x 2", "tarantella x 2", "plain x 1"))):
+        for picture, words in (
+            (bench.speed_up(self.records), ("lenet", "ideal", "ranks")),
+            (bench.cpu_seconds(self.records), ("horovod x 2", "tarantella x 2", "plain x 1")),
+        ):
             root = ElementTree.fromstring(picture)
             texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
             for word in words:
@@ -52,11 +67,16 @@ class Comparison(unittest.TestCase):
             for element in root.iter():
                 for name, limit in (("x", width), ("y", height), ("cx", width), ("cy", height)):
                     if element.get(name):
-                        self.assertTrue(0 <= float(element.get(name)) <= limit, ElementTree.tostring(element))
+                        self.assertTrue(
+                            0 <= float(element.get(name)) <= limit, ElementTree.tostring(element)
+                        )
 
     def test_wrong_options_are_told(self):
         for words in (["--models", "vgg"], ["--rivals", "mpi"], ["--ranks", "two"]):
-            with self.assertRaises(SystemExit) as ended, open(os.devnull, "w", encoding="ascii") as null:
+            with (
+                self.assertRaises(SystemExit) as ended,
+                open(os.devnull, "w", encoding="ascii") as null,
+            ):
                 import contextlib
 
                 with contextlib.redirect_stderr(null):

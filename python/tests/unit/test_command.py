@@ -20,8 +20,8 @@ GUARD = 60
 
 SHOW = """\
 import json, os, sys
-names = sys.argv[1].split(",")
-print(json.dumps([int(os.environ["GASPI_RANK"]), [os.environ.get(name) for name in names], sys.argv[2:], os.getcwd()]))
+values = [os.environ.get(name) for name in sys.argv[1].split(",")]
+print(json.dumps([int(os.environ["GASPI_RANK"]), values, sys.argv[2:], os.getcwd()]))
 """
 
 # In the place of ssh: runs its command on this machine, in an empty environment as a login would.
@@ -53,8 +53,11 @@ int cuDeviceGetCount(int *count) {
 
 def environment(**more):
     """That of this process without what a job or a user sets."""
-    kept = {name: value for name, value in os.environ.items()
-            if not re.match(r"TNT_|TF_|OMP_|CUDA_|GASPI_(RANK|NRANKS|JOB|MEETING|SOCKET|BIND)", name)}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not re.match(r"TNT_|TF_|OMP_|CUDA_|GASPI_(RANK|NRANKS|JOB|MEETING|SOCKET|BIND)", name)
+    }
     kept.update(more)
     return {name: value for name, value in kept.items() if value is not None}
 
@@ -77,9 +80,16 @@ class Case(unittest.TestCase):
         return path
 
     def start(self, *words, directory=None, **more):
-        process = subprocess.Popen([sys.executable, COMMAND] + list(words), cwd=directory or self.directory,
-                                   env=environment(**more), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   stderr=subprocess.PIPE, text=True, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, COMMAND] + list(words),
+            cwd=directory or self.directory,
+            env=environment(**more),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
 
         def end():
             if process.poll() is None:
@@ -117,8 +127,19 @@ class Case(unittest.TestCase):
 
 class Options(Case):
     def test_number_of_ranks_in_every_spelling(self):
-        for words in (["-n", "2"], ["-n=2"], ["-n2"], ["--n-per-node", "2"], ["--n-per-node=2"], ["--npernode", "2"],
-                      ["--devices-per-node=2"], ["--ngpus", "2"], ["-ngpus", "2"], ["-ngpus=2"], ["-npernode=2"]):
+        for words in (
+            ["-n", "2"],
+            ["-n=2"],
+            ["-n2"],
+            ["--n-per-node", "2"],
+            ["--n-per-node=2"],
+            ["--npernode", "2"],
+            ["--devices-per-node=2"],
+            ["--ngpus", "2"],
+            ["-ngpus", "2"],
+            ["-ngpus=2"],
+            ["-npernode=2"],
+        ):
             with self.subTest(words=words):
                 self.assertEqual(len(self.ranks(*words)), 2)
 
@@ -126,7 +147,14 @@ class Options(Case):
         out, err = self.run_it("show.py", "GASPI_NRANKS")
         self.assertIn('["1"]', out)
         self.assertEqual(err.count("[TNT_CLI] WARNING: no GPU was found on this host"), 1, err)
-        for words in (["--no-gpu"], ["--no-gpus"], ["-no-gpu"], ["-no-gpus"], ["-n", "1"], ["--npernode=1"]):
+        for words in (
+            ["--no-gpu"],
+            ["--no-gpus"],
+            ["-no-gpu"],
+            ["-no-gpus"],
+            ["-n", "1"],
+            ["--npernode=1"],
+        ):
             with self.subTest(words=words):
                 self.assertEqual(self.run_it(*words, "show.py", "GASPI_NRANKS")[1], "")
 
@@ -135,9 +163,16 @@ class Options(Case):
         for line in self.ranks("-n", "2", arguments=odd):
             self.assertEqual(line[1], odd)
         raw = b"\xff\xfe"
-        script = self.write("raw.py", "import os, sys\nsys.stdout.buffer.write(os.fsencode(sys.argv[1]))\n")
-        done = subprocess.run([sys.executable.encode(), COMMAND.encode(), b"-n", b"1", script.encode(), raw],
-                              env=environment(), stdout=subprocess.PIPE, check=True, timeout=GUARD)
+        script = self.write(
+            "raw.py", "import os, sys\nsys.stdout.buffer.write(os.fsencode(sys.argv[1]))\n"
+        )
+        done = subprocess.run(
+            [sys.executable.encode(), COMMAND.encode(), b"-n", b"1", script.encode(), raw],
+            env=environment(),
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=GUARD,
+        )
         self.assertEqual(done.stdout, raw)
 
     def test_options_end_at_the_first_word_that_is_none(self):
@@ -148,34 +183,59 @@ class Options(Case):
 
     def test_what_options_tell_the_ranks(self):
         for words, name, value in (
-                (["--log-level", "debug"], "TNT_LOG_LEVEL", "DEBUG"),
-                (["--log-level=ERROR"], "TNT_LOG_LEVEL", "ERROR"),
-                (["--log-on-all-devices"], "TNT_LOG_ON_ALL_DEVICES", "true"),
-                (["--output-on-all-devices"], "TNT_OUTPUT_ON_ALL_DEVICES", "true"),
-                (["--fusion-threshold", "64"], "TNT_FUSION_THRESHOLD", "64"),
-                (["--fusion-threshold=0"], "TNT_FUSION_THRESHOLD", "0"),
-                (["-x", "A=1", "B=two words=2"], "A,B", None),
-                (["-x=A=1"], "A", "1"),
-                (["-x", "HOME=/x", "-x", "C=3"], "HOME,C", None),
-                ([], "TF_CPP_MIN_LOG_LEVEL", "3"),
-                ([], "TNT_GPUS_PER_NODE,CUDA_VISIBLE_DEVICES", None)):
-            expected = {"A,B": ["1", "two words=2"], "HOME,C": ["/x", "3"],
-                        "TNT_GPUS_PER_NODE,CUDA_VISIBLE_DEVICES": ["0", "-1"]}.get(name, [value])
+            (["--log-level", "debug"], "TNT_LOG_LEVEL", "DEBUG"),
+            (["--log-level=ERROR"], "TNT_LOG_LEVEL", "ERROR"),
+            (["--log-on-all-devices"], "TNT_LOG_ON_ALL_DEVICES", "true"),
+            (["--output-on-all-devices"], "TNT_OUTPUT_ON_ALL_DEVICES", "true"),
+            (["--fusion-threshold", "64"], "TNT_FUSION_THRESHOLD", "64"),
+            (["--fusion-threshold=0"], "TNT_FUSION_THRESHOLD", "0"),
+            (["-x", "A=1", "B=two words=2"], "A,B", None),
+            (["-x=A=1"], "A", "1"),
+            (["-x", "HOME=/x", "-x", "C=3"], "HOME,C", None),
+            ([], "TF_CPP_MIN_LOG_LEVEL", "3"),
+            ([], "TNT_GPUS_PER_NODE,CUDA_VISIBLE_DEVICES", None),
+        ):
+            expected = {
+                "A,B": ["1", "two words=2"],
+                "HOME,C": ["/x", "3"],
+                "TNT_GPUS_PER_NODE,CUDA_VISIBLE_DEVICES": ["0", "-1"],
+            }.get(name, [value])
             with self.subTest(words=words):
                 self.assertEqual(self.values("-n", "1", *words, names=name), [expected])
 
     def test_a_flag_outdoes_the_variable_and_the_users_own_stay(self):
-        self.assertEqual(self.values("-n", "1", "--fusion-threshold=8", names="TNT_FUSION_THRESHOLD",
-                                     TNT_FUSION_THRESHOLD="64"), [["8"]])
-        self.assertEqual(self.values("-n", "1", names="TNT_FUSION_THRESHOLD", TNT_FUSION_THRESHOLD="64"), [["64"]])
-        self.assertEqual(self.values("-n", "2", names="TF_NUM_INTRAOP_THREADS,TF_CPP_MIN_LOG_LEVEL",
-                                     TF_NUM_INTRAOP_THREADS="7", TF_CPP_MIN_LOG_LEVEL="0"), [["7", "0"]] * 2)
+        self.assertEqual(
+            self.values(
+                "-n",
+                "1",
+                "--fusion-threshold=8",
+                names="TNT_FUSION_THRESHOLD",
+                TNT_FUSION_THRESHOLD="64",
+            ),
+            [["8"]],
+        )
+        self.assertEqual(
+            self.values("-n", "1", names="TNT_FUSION_THRESHOLD", TNT_FUSION_THRESHOLD="64"),
+            [["64"]],
+        )
+        self.assertEqual(
+            self.values(
+                "-n",
+                "2",
+                names="TF_NUM_INTRAOP_THREADS,TF_CPP_MIN_LOG_LEVEL",
+                TF_NUM_INTRAOP_THREADS="7",
+                TF_CPP_MIN_LOG_LEVEL="0",
+            ),
+            [["7", "0"]] * 2,
+        )
 
     def test_ranks_share_the_cores(self):
         cores = len(os.sched_getaffinity(0))
         share = str(max(1, cores // 2))
         names = "TF_NUM_INTRAOP_THREADS,OMP_NUM_THREADS,TF_NUM_INTEROP_THREADS"
-        self.assertEqual(self.values("-n", "2", names=names), [[share, share, str(max(2, int(share)))]] * 2)
+        self.assertEqual(
+            self.values("-n", "2", names=names), [[share, share, str(max(2, int(share)))]] * 2
+        )
         self.assertEqual(self.values("-n", "1", names=names), [[None, None, None]])
 
     def test_working_directory(self):
@@ -189,7 +249,7 @@ class Options(Case):
         self.assertEqual(os.listdir(self.directory), ["show.py"])
 
     def test_interpreter(self):
-        program = self.write("program", "#!/bin/sh\necho \"$0 $1 $GASPI_RANK\"\n", 0o755)
+        program = self.write("program", '#!/bin/sh\necho "$0 $1 $GASPI_RANK"\n', 0o755)
         out, _ = self.run_it("-n", "1", "--python-interpreter", "", "program", "a b")
         self.assertEqual(out, "{} a b 0\n".format(program))
         flags = self.write("flags.py", "import sys\nprint(sys.flags.optimize, sys.executable)\n")
@@ -202,28 +262,38 @@ class Options(Case):
         self.assertEqual(out, "as a module\n")
 
     def test_output_directory_and_tags(self):
-        script = self.write("both.py", "import os, sys\nrank = os.environ['GASPI_RANK']\nprint('out', rank)\n"
-                                       "print('err', rank, file=sys.stderr)\n")
+        script = self.write(
+            "both.py",
+            "import os, sys\nrank = os.environ['GASPI_RANK']\nprint('out', rank)\n"
+            "print('err', rank, file=sys.stderr)\n",
+        )
         out, err = self.run_it("-n", "2", "--output-dir=log", script)
         self.assertEqual((out, err), ("out 0\n", "err 0\n"))
         for rank in range(2):
             for stream in ("out", "err"):
-                with open(os.path.join(self.directory, "log", "rank-{}.{}".format(rank, stream)),
-                          encoding="utf-8") as file:
+                with open(
+                    os.path.join(self.directory, "log", "rank-{}.{}".format(rank, stream)),
+                    encoding="utf-8",
+                ) as file:
                     self.assertEqual(file.read(), "{} {}\n".format(stream, rank))
         out, err = self.run_it("-n", "2", "--tag-output", script)
         self.assertEqual(sorted(out.splitlines()), ["[rank 0] out 0", "[rank 1] out 1"])
         self.assertEqual(sorted(err.splitlines()), ["[rank 0] err 0", "[rank 1] err 1"])
 
     def test_pinning(self):
-        script = self.write("pinned.py", "import os, re\ntext = open('/proc/self/numa_maps').read()\n"
-                                         "policy = re.search(r'(\\S+) stack', text).group(1)\n"
-                                         "print(os.environ['GASPI_BIND'].split(':')[0], policy.split(':')[0])\n")
+        script = self.write(
+            "pinned.py",
+            "import os, re\ntext = open('/proc/self/numa_maps').read()\n"
+            "policy = re.search(r'(\\S+) stack', text).group(1)\n"
+            "print(os.environ['GASPI_BIND'].split(':')[0], policy.split(':')[0])\n",
+        )
         with open("/sys/devices/system/node/online", encoding="ascii") as file:
             one = file.read().strip() == "0"
-        for words, expected in ((["--pin-to-socket"], "numa default"),
-                                (["--pin-memory-to-socket"], "none bind"),
-                                (["--pin-to-socket", "--pin-memory-to-socket"], "numa bind")):
+        for words, expected in (
+            (["--pin-to-socket"], "numa default"),
+            (["--pin-memory-to-socket"], "none bind"),
+            (["--pin-to-socket", "--pin-memory-to-socket"], "numa bind"),
+        ):
             with self.subTest(words=words):
                 out, err = self.run_it("-n", "2", *words, script)
                 self.assertEqual(out, (expected + "\n") * 2)
@@ -231,8 +301,18 @@ class Options(Case):
 
     def test_dry_run_starts_nothing(self):
         self.write("hosts", "far-a # first\n\nfar-b\n")
-        out, _ = self.run_it("--dry-run", "--hostfile", "hosts", "-n", "3", "-x", "A=b c", "show.py", "x y",
-                             GASPI_SSH="/nonexistent")
+        out, _ = self.run_it(
+            "--dry-run",
+            "--hostfile",
+            "hosts",
+            "-n",
+            "3",
+            "-x",
+            "A=b c",
+            "show.py",
+            "x y",
+            GASPI_SSH="/nonexistent",
+        )
         self.assertIn("host far-a: 2 ranks on the CPU\nhost far-b: 1 rank on the CPU\n", out)
         self.assertIn("environment: A='b c'\n", out)
         self.assertRegex(out, r"command: \S*gaspi_run --hosts far-a:2,far-b:1 .* show\.py 'x y'\n$")
@@ -243,11 +323,16 @@ class Options(Case):
         self.assertTrue(all(len(line) <= 110 for line in help_text.splitlines()))
         sys.path.insert(0, os.path.dirname(COMMAND))
         import tarantella_cli
+
         sys.path.pop(0)
         for _, _, names in tarantella_cli.OPTIONS:
             self.assertRegex(help_text, r"(?m)(^|[\s(]){}\b".format(re.escape(names[0])))
-        self.assertEqual(self.run_it("--version")[0], "tarantella {}\n".format(tarantella_cli.VERSION))
-        with open(os.path.join(ROOT, "python", "tarantella", "__init__.py"), encoding="utf-8") as file:
+        self.assertEqual(
+            self.run_it("--version")[0], "tarantella {}\n".format(tarantella_cli.VERSION)
+        )
+        with open(
+            os.path.join(ROOT, "python", "tarantella", "__init__.py"), encoding="utf-8"
+        ) as file:
             self.assertIn('__version__ = "{}"\n'.format(tarantella_cli.VERSION), file.read())
 
     def test_it_starts_in_a_tenth_of_a_second(self):
@@ -271,37 +356,41 @@ class Mistakes(Case):
         self.write("slots", "a slots=2\n")
         self.write("plain.sh", "#!/bin/sh\n")
         for words, text in (
-                (["--hostflie", "x"], "did you mean --hostfile?"),
-                (["--no-gup", "show.py"], "did you mean --no-gpu"),
-                (["-n"], "-n needs a value"),
-                (["-n", "--", "show.py"], "-n needs a value"),
-                (["-n", "x", "show.py"], "-n x: not a whole number"),
-                (["-n", "0", "show.py"], "at least 1"),
-                (["-n", "1", "-n", "2", "show.py"], "given twice"),
-                (["--no-gpu=1", "show.py"], "takes no value"),
-                (["--n-per-node=-3", "show.py"], "at least 1"),
-                (["--hostfile", "missing", "show.py"], "host file missing: No such file"),
-                (["--hostfile", "empty", "show.py"], "names no host; write one host in each line"),
-                (["--hostfile", "twice", "show.py"], "lines 1 and 4 both name A"),
-                (["--hostfile", "twice", "show.py"], "--n-per-node"),
-                (["--hostfile", "slots", "show.py"], "line 1: 'a slots=2' is no host name"),
-                (["--hostfile", "hosts", "-n", "5", "--n-per-node=2", "show.py"], "at most 4"),
-                (["--log-level", "LOUD", "show.py"], "use DEBUG, INFO, WARNING, ERROR"),
-                (["--fusion-threshold", "much", "show.py"], "give kilobytes"),
-                (["--fusion-threshold=-1", "show.py"], "give kilobytes"),
-                (["--on-failure", "hope", "show.py"], "use end or continue"),
-                (["--min-ranks", "2", "show.py"], "needs --on-failure=continue"),
-                (["-n", "2", "--on-failure=continue", "--min-ranks=3", "show.py"], "more than the 2 ranks"),
-                (["-x", "show.py"], "-x needs NAME=VALUE, not 'show.py'"),
-                (["--wd", "/does/not/exist", "show.py"], "there is no such directory"),
-                (["missing.py"], "there is no script missing.py"),
-                ([], "there is no SCRIPT"),
-                (["-"], "standard input"),
-                (["--python-interpreter", "python-that-is-not", "show.py"], "no program of that name"),
-                (["--python-interpreter", "'", "show.py"], "No closing quotation"),
-                (["--python-interpreter=", "plain.sh"], "chmod +x"),
-                (["--force", "show.py"], "--force is for --cleanup"),
-                (["--cleanup", "--", "show.py", "x"], "without its arguments")):
+            (["--hostflie", "x"], "did you mean --hostfile?"),
+            (["--no-gup", "show.py"], "did you mean --no-gpu"),
+            (["-n"], "-n needs a value"),
+            (["-n", "--", "show.py"], "-n needs a value"),
+            (["-n", "x", "show.py"], "-n x: not a whole number"),
+            (["-n", "0", "show.py"], "at least 1"),
+            (["-n", "1", "-n", "2", "show.py"], "given twice"),
+            (["--no-gpu=1", "show.py"], "takes no value"),
+            (["--n-per-node=-3", "show.py"], "at least 1"),
+            (["--hostfile", "missing", "show.py"], "host file missing: No such file"),
+            (["--hostfile", "empty", "show.py"], "names no host; write one host in each line"),
+            (["--hostfile", "twice", "show.py"], "lines 1 and 4 both name A"),
+            (["--hostfile", "twice", "show.py"], "--n-per-node"),
+            (["--hostfile", "slots", "show.py"], "line 1: 'a slots=2' is no host name"),
+            (["--hostfile", "hosts", "-n", "5", "--n-per-node=2", "show.py"], "at most 4"),
+            (["--log-level", "LOUD", "show.py"], "use DEBUG, INFO, WARNING, ERROR"),
+            (["--fusion-threshold", "much", "show.py"], "give kilobytes"),
+            (["--fusion-threshold=-1", "show.py"], "give kilobytes"),
+            (["--on-failure", "hope", "show.py"], "use end or continue"),
+            (["--min-ranks", "2", "show.py"], "needs --on-failure=continue"),
+            (
+                ["-n", "2", "--on-failure=continue", "--min-ranks=3", "show.py"],
+                "more than the 2 ranks",
+            ),
+            (["-x", "show.py"], "-x needs NAME=VALUE, not 'show.py'"),
+            (["--wd", "/does/not/exist", "show.py"], "there is no such directory"),
+            (["missing.py"], "there is no script missing.py"),
+            ([], "there is no SCRIPT"),
+            (["-"], "standard input"),
+            (["--python-interpreter", "python-that-is-not", "show.py"], "no program of that name"),
+            (["--python-interpreter", "'", "show.py"], "No closing quotation"),
+            (["--python-interpreter=", "plain.sh"], "chmod +x"),
+            (["--force", "show.py"], "--force is for --cleanup"),
+            (["--cleanup", "--", "show.py", "x"], "without its arguments"),
+        ):
             with self.subTest(words=words):
                 out, err = self.run_it(*words, status=2)
                 self.assertIn("[TNT_CLI] ERROR: ", err)
@@ -309,9 +398,13 @@ class Mistakes(Case):
                 self.assertEqual(out, "")
 
     def test_wrong_variables(self):
-        for name, value in (("TNT_LOG_LEVEL", "LOUD"), ("TNT_LOG_ON_ALL_DEVICES", "maybe"),
-                            ("TNT_OUTPUT_ON_ALL_DEVICES", "2"), ("TNT_GPUS_PER_NODE", "many"),
-                            ("TNT_ON_FAILURE", "hope")):
+        for name, value in (
+            ("TNT_LOG_LEVEL", "LOUD"),
+            ("TNT_LOG_ON_ALL_DEVICES", "maybe"),
+            ("TNT_OUTPUT_ON_ALL_DEVICES", "2"),
+            ("TNT_GPUS_PER_NODE", "many"),
+            ("TNT_ON_FAILURE", "hope"),
+        ):
             with self.subTest(name=name):
                 _, err = self.run_it("show.py", "x", status=2, **{name: value})
                 self.assertTrue(name in err or "--on-failure" in err, err)
@@ -323,12 +416,19 @@ class Mistakes(Case):
 
 class Endings(Case):
     def failing(self, statement):
-        return self.write("fails.py", "import os, sys, signal, time\nif os.environ['GASPI_RANK'] == '1':\n    {}\n"
-                                      "time.sleep(float(sys.argv[1]))\n".format(statement))
+        return self.write(
+            "fails.py",
+            "import os, sys, signal, time\nif os.environ['GASPI_RANK'] == '1':\n    {}\n"
+            "time.sleep(float(sys.argv[1]))\n".format(statement),
+        )
 
     def test_the_first_failure_decides(self):
-        for statement, status in (("sys.exit(3)", 3), ("raise RuntimeError('as planned')", 1),
-                                  ("os.kill(os.getpid(), 9)", 137), ("os.abort()", 134)):
+        for statement, status in (
+            ("sys.exit(3)", 3),
+            ("raise RuntimeError('as planned')", 1),
+            ("os.kill(os.getpid(), 9)", 137),
+            ("os.abort()", 134),
+        ):
             with self.subTest(statement=statement):
                 begin = time.monotonic()
                 _, err = self.run_it("-n", "3", self.failing(statement), "1000", status=status)
@@ -338,9 +438,12 @@ class Endings(Case):
         self.assertIn("2 ranks were ended", err)
 
     def test_last_lines_are_repeated(self):
-        script = self.failing("[print('line', n, file=sys.stderr) for n in range(50)]; raise RuntimeError('as planned')")
+        script = self.failing(
+            "[print('line', n, file=sys.stderr) for n in range(50)]; raise RuntimeError('as"
+            " planned')"
+        )
         _, err = self.run_it("-n", "2", script, "1000", status=1)
-        end = err[err.index("failed first"):]
+        end = err[err.index("failed first") :]
         self.assertEqual(end.count("\n  | "), 20)
         self.assertIn("  | RuntimeError: as planned\n", end)
 
@@ -348,14 +451,24 @@ class Endings(Case):
         script = self.failing("os.kill(os.getpid(), 9)")
         _, err = self.run_it("-n", "3", "--on-failure=continue", script, "0.5")
         self.assertIn("warning: 2 of 3 ranks ended with status 0", err)
-        _, err = self.run_it("-n", "3", "--on-failure", "continue", "--min-ranks", "3", script, "1000", status=137)
+        _, err = self.run_it(
+            "-n", "3", "--on-failure", "continue", "--min-ranks", "3", script, "1000", status=137
+        )
         self.assertIn("ending the job (--min-ranks 3)", err)
-        out, _ = self.run_it("-n", "3", "--on-failure=continue", "--min-ranks=2", "show.py",
-                             "TNT_ON_FAILURE,TNT_MIN_RANKS")
+        out, _ = self.run_it(
+            "-n",
+            "3",
+            "--on-failure=continue",
+            "--min-ranks=2",
+            "show.py",
+            "TNT_ON_FAILURE,TNT_MIN_RANKS",
+        )
         self.assertEqual(out.count('["continue", "2"]'), 3)
 
     def test_signals_end_everything(self):
-        alive = self.write("alive.py", "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(1000)\n")
+        alive = self.write(
+            "alive.py", "import os, time\nprint('pid', os.getpid(), flush=True)\ntime.sleep(1000)\n"
+        )
         for number, status in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)):
             with self.subTest(signal=number):
                 process = self.start("-n", "2", alive)
@@ -367,9 +480,18 @@ class Endings(Case):
                     self.assertFalse(os.path.exists("/proc/{}".format(pid)))
 
     def test_standard_input_is_that_of_rank_0(self):
-        script = self.write("cat.py", "import os, sys\nprint(os.environ['GASPI_RANK'], repr(sys.stdin.read()))\n")
-        done = subprocess.run([sys.executable, COMMAND, "-n", "2", script], input="hello", env=environment(), text=True,
-                              stdout=subprocess.PIPE, check=True, timeout=GUARD)
+        script = self.write(
+            "cat.py", "import os, sys\nprint(os.environ['GASPI_RANK'], repr(sys.stdin.read()))\n"
+        )
+        done = subprocess.run(
+            [sys.executable, COMMAND, "-n", "2", script],
+            input="hello",
+            env=environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            check=True,
+            timeout=GUARD,
+        )
         self.assertEqual(sorted(done.stdout.splitlines()), ["0 'hello'", "1 ''"])
 
 
@@ -404,15 +526,22 @@ class Devices(Case):
         source = os.path.join(self.place, "cuda.c")
         with open(source, "w", encoding="ascii") as file:
             file.write(CUDA)
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", os.path.join(self.place, "libcuda.so.1"), source], check=True)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-o", os.path.join(self.place, "libcuda.so.1"), source],
+            check=True,
+        )
 
     def gpus(self, count, **more):
         return dict({"LD_LIBRARY_PATH": self.place, "FAKE_GPUS": str(count)}, **more)
 
     def test_a_rank_for_each_gpu(self):
-        self.assertEqual(self.values(names="CUDA_VISIBLE_DEVICES,TNT_GPUS_PER_NODE", **self.gpus(3)),
-                         [["0", "3"], ["1", "3"], ["2", "3"]])
-        self.assertEqual(self.values("-n", "2", names="CUDA_VISIBLE_DEVICES", **self.gpus(3)), [["0"], ["1"]])
+        self.assertEqual(
+            self.values(names="CUDA_VISIBLE_DEVICES,TNT_GPUS_PER_NODE", **self.gpus(3)),
+            [["0", "3"], ["1", "3"], ["2", "3"]],
+        )
+        self.assertEqual(
+            self.values("-n", "2", names="CUDA_VISIBLE_DEVICES", **self.gpus(3)), [["0"], ["1"]]
+        )
 
     def test_the_users_own_list(self):
         gpus = self.gpus(8, CUDA_VISIBLE_DEVICES="5,GPU-8ab3")
@@ -441,32 +570,62 @@ class Hosts(Case):
         self.write("hosts", "240.0.0.1 # first\n240.0.0.2\n")
 
     def test_ranks_are_filled_host_by_host(self):
-        for words, expected in ((["-n", "3"], ["1", "1", "2"]), (["--n-per-node", "2"], ["1", "1", "2", "2"]),
-                                (["-n", "3", "--n-per-node=2"], ["1", "1", "2"]), (["--no-gpu"], ["1", "2"]),
-                                (["-n", "1"], ["1"])):
+        for words, expected in (
+            (["-n", "3"], ["1", "1", "2"]),
+            (["--n-per-node", "2"], ["1", "1", "2", "2"]),
+            (["-n", "3", "--n-per-node=2"], ["1", "1", "2"]),
+            (["--no-gpu"], ["1", "2"]),
+            (["-n", "1"], ["1"]),
+        ):
             for option in ("--hostfile", "-m", "--machinefile"):
                 with self.subTest(words=words, option=option):
-                    found = self.values(option, "hosts", "--no-gpu", *[w for w in words if w != "--no-gpu"],
-                                        names="SSH_FAR", GASPI_SSH=self.ssh)
+                    found = self.values(
+                        option,
+                        "hosts",
+                        "--no-gpu",
+                        *[w for w in words if w != "--no-gpu"],
+                        names="SSH_FAR",
+                        GASPI_SSH=self.ssh,
+                    )
                     self.assertEqual([each[0][-1] for each in found], expected)
 
     def test_hosts_are_asked_for_their_gpus(self):
         cuda = os.path.join(self.place, "cuda.c")
         with open(cuda, "w", encoding="ascii") as file:
-            file.write(CUDA.replace('getenv("FAKE_GPUS")', 'strstr(getenv("SSH_FAR"), ".0.2") ? "2" : "1"'))
-        subprocess.run(["cc", "-shared", "-fPIC", "-o", os.path.join(self.place, "libcuda.so.1"), cuda], check=True)
-        found = self.values("--hostfile", "hosts", names="SSH_FAR,CUDA_VISIBLE_DEVICES", GASPI_SSH=self.ssh,
-                            LD_LIBRARY_PATH=self.place, SSH_FAR="240.0.0.1")
+            file.write(
+                CUDA.replace('getenv("FAKE_GPUS")', 'strstr(getenv("SSH_FAR"), ".0.2") ? "2" : "1"')
+            )
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-o", os.path.join(self.place, "libcuda.so.1"), cuda],
+            check=True,
+        )
+        found = self.values(
+            "--hostfile",
+            "hosts",
+            names="SSH_FAR,CUDA_VISIBLE_DEVICES",
+            GASPI_SSH=self.ssh,
+            LD_LIBRARY_PATH=self.place,
+            SSH_FAR="240.0.0.1",
+        )
         self.assertEqual(found, [["240.0.0.1", "0"], ["240.0.0.2", "0"], ["240.0.0.2", "1"]])
 
     def test_environment_and_directory_go_along(self):
-        found = self.ranks("--hostfile=hosts", "--no-gpu", "-x", "HOME=/mine", names="HOME,TNT_SEED",
-                           GASPI_SSH=self.ssh, TNT_SEED="7")
+        found = self.ranks(
+            "--hostfile=hosts",
+            "--no-gpu",
+            "-x",
+            "HOME=/mine",
+            names="HOME,TNT_SEED",
+            GASPI_SSH=self.ssh,
+            TNT_SEED="7",
+        )
         self.assertEqual(found, [[["/mine", "7"], [], os.path.realpath(self.directory)]] * 2)
 
     def test_a_host_that_does_not_answer(self):
         broken = self.write("broken", "#!/bin/sh\necho connection refused >&2\nexit 255\n", 0o755)
-        _, err = self.run_it("--hostfile", "hosts", "--no-gpu", "show.py", "x", status=255, GASPI_SSH=broken)
+        _, err = self.run_it(
+            "--hostfile", "hosts", "--no-gpu", "show.py", "x", status=255, GASPI_SSH=broken
+        )
         self.assertRegex(err, "host 240.0.0.[12]: .*connection refused")
         _, err = self.run_it("--hostfile", "hosts", "show.py", "x", status=2, GASPI_SSH=broken)
         self.assertIn("could not be asked for their GPUs", err)

@@ -15,14 +15,33 @@ class Variables(unittest.TestCase):
 
     def test_defaults(self) -> None:
         chosen = settings.Settings({})
-        self.assertEqual((chosen.log_level, chosen.seed, chosen.fusion_threshold_bytes, chosen.timeout,
-                          chosen.compression, chosen.on_failure, chosen.check_data, chosen.check_weights),
-                         ("WARNING", 42, 32768, 1800.0, "none", "end", "step", True))
+        self.assertEqual(
+            (
+                chosen.log_level,
+                chosen.seed,
+                chosen.fusion_threshold_bytes,
+                chosen.timeout,
+                chosen.compression,
+                chosen.on_failure,
+                chosen.check_data,
+                chosen.check_weights,
+            ),
+            ("WARNING", 42, 32768, 1800.0, "none", "end", "step", True),
+        )
         self.assertIsNone(chosen.gpus_per_node)
 
     def test_booleans(self) -> None:
-        for text, value in (("true", True), ("YES", True), ("1", True), ("False", False), ("no", False), ("0", False)):
-            self.assertIs(settings.Settings({"TNT_LOG_ON_ALL_DEVICES": text}).log_on_all_devices, value)
+        for text, value in (
+            ("true", True),
+            ("YES", True),
+            ("1", True),
+            ("False", False),
+            ("no", False),
+            ("0", False),
+        ):
+            self.assertIs(
+                settings.Settings({"TNT_LOG_ON_ALL_DEVICES": text}).log_on_all_devices, value
+            )
 
     def test_values(self) -> None:
         self.assertEqual(settings.Settings({"TNT_SEED": "random"}).seed, "random")
@@ -34,11 +53,21 @@ class Variables(unittest.TestCase):
 
     def test_wrong_values_are_named(self) -> None:
         wrong = {
-            "TNT_LOG_LEVEL": "LOUD", "TNT_LOG_ON_ALL_DEVICES": "maybe", "TNT_OUTPUT_ON_ALL_DEVICES": "2",
-            "TNT_TENSORBOARD_ON_ALL_DEVICES": "-", "TNT_FUSION_THRESHOLD": "-1", "TNT_SEED": "-3",
-            "TNT_COMPRESSION": "f8", "TNT_ON_FAILURE": "retry", "TNT_MIN_RANKS": "0", "TNT_CHECK_DATA": "always",
-            "TNT_CHECK_WEIGHTS": "sometimes", "TNT_SPARSE_AS_DENSE": "x", "TNT_FRONTEND": "torch",
-            "TNT_TIMEOUT": "soon", "TNT_GPUS_PER_NODE": "all",
+            "TNT_LOG_LEVEL": "LOUD",
+            "TNT_LOG_ON_ALL_DEVICES": "maybe",
+            "TNT_OUTPUT_ON_ALL_DEVICES": "2",
+            "TNT_TENSORBOARD_ON_ALL_DEVICES": "-",
+            "TNT_FUSION_THRESHOLD": "-1",
+            "TNT_SEED": "-3",
+            "TNT_COMPRESSION": "f8",
+            "TNT_ON_FAILURE": "retry",
+            "TNT_MIN_RANKS": "0",
+            "TNT_CHECK_DATA": "always",
+            "TNT_CHECK_WEIGHTS": "sometimes",
+            "TNT_SPARSE_AS_DENSE": "x",
+            "TNT_FRONTEND": "torch",
+            "TNT_TIMEOUT": "soon",
+            "TNT_GPUS_PER_NODE": "all",
         }
         self.assertEqual(set(wrong), {variable.name for variable in settings.VARIABLES})
         for name, text in wrong.items():
@@ -48,16 +77,24 @@ class Variables(unittest.TestCase):
 
 def python(program: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Runs a program in a process of its own, without TensorFlow."""
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60,
-                          env=dict(os.environ, TNT_FRONTEND="none", **environment), check=False)
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=dict(os.environ, TNT_FRONTEND="none", **environment),
+        check=False,
+    )
 
 
 class OneRank(unittest.TestCase):
     """Without a launcher."""
 
     def test_one_rank_without_a_warning(self) -> None:
-        result = python("import tarantella as tnt; tnt.init(); print(tnt.get_rank(), tnt.get_size(), "
-                        "tnt.is_master_rank(), tnt.allreduce(3), tnt.config()['size'])")
+        result = python(
+            "import tarantella as tnt; tnt.init(); print(tnt.get_rank(), tnt.get_size(), "
+            "tnt.is_master_rank(), tnt.allreduce(3), tnt.config()['size'])"
+        )
         self.assertEqual((result.stdout, result.stderr), ("0 1 True 3 1\n", ""))
 
     def test_import_brings_no_tensorflow(self) -> None:
@@ -79,14 +116,17 @@ class OneRank(unittest.TestCase):
         self.assertIn("has no gaspi_", result.stderr)
 
     def test_groups_and_shapes_are_checked(self) -> None:
-        result = python("import tarantella as tnt, numpy as np\n"
-                        "for wrong in (lambda: tnt.Group([5]), lambda: tnt.allreduce(1, 'xyz'), "
-                        "lambda: tnt.broadcast(1, root=3), lambda: tnt.Allreduce(np.ones(2)).allreduce(np.ones(3))):\n"
-                        "    try: wrong()\n"
-                        "    except ValueError as error: print(error)\n")
+        result = python(
+            "import tarantella as tnt, numpy as np\nfor wrong in (lambda: tnt.Group([5]), lambda:"
+            " tnt.allreduce(1, 'xyz'), lambda: tnt.broadcast(1, root=3), lambda:"
+            " tnt.Allreduce(np.ones(2)).allreduce(np.ones(3))):\n    try: wrong()\n    except"
+            " ValueError as error: print(error)\n"
+        )
         lines = result.stdout.splitlines()
         self.assertEqual(len(lines), 4, result.stderr)
-        for line, part in zip(lines, ("rank 5 does not exist", "no reduction 'xyz'", "rank 3 does not exist", "(2,)")):
+        for line, part in zip(
+            lines, ("rank 5 does not exist", "no reduction 'xyz'", "rank 3 does not exist", "(2,)")
+        ):
             self.assertIn(part, line)
 
 

@@ -36,18 +36,29 @@ class Wheel(unittest.TestCase):
 
     def test_the_tag_agrees_with_objdump(self):
         binary = os.path.realpath(sys.executable)
-        said = subprocess.run(["objdump", "-p", binary], stdout=subprocess.PIPE, check=True, text=True).stdout
+        said = subprocess.run(
+            ["objdump", "-p", binary], stdout=subprocess.PIPE, check=True, text=True
+        ).stdout
         newest = max([17] + [int(number) for number in re.findall(r" GLIBC_2\.(\d+)", said)])
-        self.assertEqual(build_backend.tag([binary]), "manylinux_2_{}_{}".format(newest, os.uname().machine))
+        self.assertEqual(
+            build_backend.tag([binary]), "manylinux_2_{}_{}".format(newest, os.uname().machine)
+        )
 
     def test_every_module_is_in_it_and_nothing_else(self):
         found = build_backend.python_files()
         self.assertIn("tarantella_cli.py", found)
         self.assertIn("tarantella/__init__.py", found)
         self.assertIn("tarantella/keras/model.py", found)
-        self.assertFalse([name for name in found if "pycache" in name or not name.endswith((".py", ".typed"))])
-        there = subprocess.run(["find", "tarantella", "-name", "*.py"], cwd=PYTHON, stdout=subprocess.PIPE,
-                               check=True, text=True).stdout.split()
+        self.assertFalse(
+            [name for name in found if "pycache" in name or not name.endswith((".py", ".typed"))]
+        )
+        there = subprocess.run(
+            ["find", "tarantella", "-name", "*.py"],
+            cwd=PYTHON,
+            stdout=subprocess.PIPE,
+            check=True,
+            text=True,
+        ).stdout.split()
         self.assertEqual(sorted(found), sorted(there + ["tarantella_cli.py"]))
 
     def test_the_record_lists_everything_and_bytes_repeat(self):
@@ -70,8 +81,10 @@ class Wheel(unittest.TestCase):
         text = build_backend.metadata()
         self.assertIn("License-Expression: MIT OR Apache-2.0\n", text)
         self.assertIn("Requires-Python: >=3.9\n", text)
-        self.assertEqual(re.findall(r"Requires-Dist: (.*)", text),
-                         ["numpy", "tensorflow<2.22,>=2.10; extra == 'tensorflow'"])
+        self.assertEqual(
+            re.findall(r"Requires-Dist: (.*)", text),
+            ["numpy", "tensorflow<2.22,>=2.10; extra == 'tensorflow'"],
+        )
         with self.assertRaisesRegex(build_backend.BuildError, "no source distribution"):
             build_backend.build_sdist(self.place.name)
 

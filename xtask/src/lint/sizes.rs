@@ -15,7 +15,7 @@ pub(super) fn check(tree: &Tree, report: &mut Report) {
         report.rule(rule);
     }
     for file in &tree.files {
-        widths(file, report);
+        widths(&file.path, &file.text, report);
         functions(file, report);
         let lines = file.text.lines().count();
         if lines > FILE_LINES && !file.path.ends_with(".h") {
@@ -23,15 +23,18 @@ pub(super) fn check(tree: &Tree, report: &mut Report) {
             report.add("file length", &file.path, 1, &what);
         }
     }
+    for (path, text) in &tree.others {
+        widths(path, text, report);
+    }
 }
 
-fn widths(file: &Source, report: &mut Report) {
-    for (number, line) in (1..).zip(file.text.lines()) {
+fn widths(path: &str, text: &str, report: &mut Report) {
+    for (number, line) in (1..).zip(text.lines()) {
         // Counting characters is needed only where the bytes are too many.
         if line.len() > COLUMNS && line.chars().count() > COLUMNS {
             let width = line.chars().count();
             let what = format!("{width} columns, of at most {COLUMNS}; wrap the line");
-            report.add("width", &file.path, number, &what);
+            report.add("width", path, number, &what);
         }
     }
 }

@@ -25,9 +25,14 @@ const GENERATED: &str = "libibverbs-sys/src/bindings.rs";
 /// Most rules look at Rust only; C has sizes.
 const EXTENSIONS: [&str; 3] = ["rs", "c", "h"];
 
+/// The folders of the training layer, and what is read there: only lines are looked at.
+const TRAINING: ([&str; 2], [&str; 4]) = (["python", "tarantella-tf"], ["py", "cc", "h", "sh"]);
+
 /// All files of the checkout that the rules look at.
 pub(super) struct Tree {
     pub(super) files: Vec<Source>,
+    /// Paths and texts of other languages.
+    pub(super) others: Vec<(String, String)>,
 }
 
 /// One file.
@@ -73,37 +78,47 @@ pub(super) enum Kind {
 impl Tree {
     /// Reads the checkout below `root`. A folder that does not exist is named by the error.
     pub(super) fn read(root: &Path) -> crate::Result<Self> {
-        let mut files = Vec::new();
-        for folder in FOLDERS {
-            let directory = root.join(folder);
-            if !directory.is_dir() {
-                return Err(format!(
-                    "{folder}: no such folder; correct FOLDERS in xtask/src/lint/source.rs"
-                ));
-            }
-            let mut paths = Vec::new();
-            workspace::files_below(&directory, &EXTENSIONS, &mut paths);
-            paths.retain(|path| !path.ends_with(GENERATED));
-            for path in paths {
-                let text = workspace::read(&path)?;
-                let path = path.strip_prefix(root).unwrap_or(&path);
-                files.push(Source::new(&path.to_string_lossy(), text));
-            }
-        }
-        files.sort_by(|one, other| one.path.cmp(&other.path));
-        Ok(Self { files })
+        let files = read_below(root, &FOLDERS, &EXTENSIONS)?;
+        let files = files.into_iter().map(|(path, text)| Source::new(&path, text)).collect();
+        let (folders, extensions) = TRAINING;
+        Ok(Self { files, others: read_below(root, &folders, &extensions)? })
     }
 
     /// A tree that exists in memory only.
     #[cfg(test)]
     pub(super) fn of(files: &[(&str, &str)]) -> Self {
         let files = files.iter().map(|(path, text)| Source::new(path, (*text).to_owned()));
-        Self { files: files.collect() }
+        Self { files: files.collect(), others: Vec::new() }
     }
 
     pub(super) fn rust(&self) -> impl Iterator<Item = &Source> {
         self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
+}
+
+/// Paths and texts of the files below folders, sorted.
+fn read_below(
+    root: &Path,
+    folders: &[&str],
+    extensions: &[&str],
+) -> crate::Result<Vec<(String, String)>> {
+    let mut files = Vec::new();
+    for folder in folders {
+        let directory = root.join(folder);
+        if !directory.is_dir() {
+            return Err(format!("{folder}: no such folder; correct xtask/src/lint/source.rs"));
+        }
+        let mut paths = Vec::new();
+        workspace::files_below(&directory, extensions, &mut paths);
+        paths.retain(|path| !path.ends_with(GENERATED));
+        for path in paths {
+            let text = workspace::read(&path)?;
+            let path = path.strip_prefix(root).unwrap_or(&path);
+            files.push((path.to_string_lossy().into_owned(), text));
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 impl Source {
