@@ -71,6 +71,15 @@ pub fn connect(name: &str) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
+/// Both ends of a connection of this process with itself.
+///
+/// # Errors
+/// Descriptors ran out.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(net::socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
+}
+
 /// A socket for single bytes that call somebody, under the abstract name `name` if it is to be
 /// called.
 ///

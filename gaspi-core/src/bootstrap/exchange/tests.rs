@@ -248,6 +248,37 @@ fn a_second_claim_fails_alone() {
 }
 
 #[test]
+fn of_two_claims_at_once_one_fails_alone() {
+    for _ in 0..200 {
+        let id = unique("at-once");
+        let job = |rank| Job::in_process(&id, Rank(rank), 2);
+        let config = Config::default();
+        let begin = Barrier::new(2);
+        thread::scope(|scope| {
+            let (done, failed) = std::sync::mpsc::channel();
+            let claims = [0; 2].map(|rank| {
+                let (done, begin, job, config) = (done.clone(), &begin, job(rank), &config);
+                scope.spawn(move || {
+                    begin.wait();
+                    let met = meet(&job, config, GUARD).map(|_| ());
+                    // Nobody listens where this is the one that meets.
+                    let _ = done.send(());
+                    met.map_err(|error| error.to_string())
+                })
+            });
+            failed.recv().expect("one of both fails");
+            meet(&job(1), &config, GUARD).expect("the other one's job");
+            let claims = claims.map(|claim| claim.join().expect("thread"));
+            let refused: Vec<&String> = claims.iter().filter_map(|it| it.as_ref().err()).collect();
+            assert!(
+                matches!(refused[..], [text] if text.contains("already claimed by process")),
+                "{claims:?}"
+            );
+        });
+    }
+}
+
+#[test]
 fn sizes_that_differ_are_told() {
     let id = unique("sizes");
     thread::scope(|scope| {

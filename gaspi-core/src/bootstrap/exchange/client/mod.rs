@@ -207,7 +207,14 @@ impl Client {
         };
         if !launched && self.server.is_none() {
             match socket::listen(&name) {
-                Ok(fd) => self.server = Some(EmbeddedServer::new(&self.job, &name, fd)?),
+                Ok(fd) => {
+                    let mut server = EmbeddedServer::new(&self.job, &name, fd)?;
+                    // Who hosts the meeting claims its rank first: were it refused for another
+                    // process with that rank, the meeting would end for all.
+                    let own = server.server.connect_self()?;
+                    self.server = Some(server);
+                    return self.register(own);
+                }
                 Err(error) if error.kind() == ErrorKind::AddrInUse => {}
                 Err(error) => return Err(Error::os("listening for the ranks of the job", &error)),
             }

@@ -173,6 +173,17 @@ impl Server {
         Server::new(name.to_owned(), listener, role, true)
     }
 
+    /// A connection of this process with its own server, before that of any other process.
+    ///
+    /// # Errors
+    /// Descriptors ran out.
+    pub(super) fn connect_self(&mut self) -> Result<OwnedFd> {
+        let (own, other) = socket::pair()
+            .map_err(|error| Error::os("connecting to the meeting of the job", &error))?;
+        self.welcome(other);
+        Ok(own)
+    }
+
     fn new(name: String, listener: OwnedFd, role: Role, once: bool) -> Result<Server> {
         let set = Epoll::new()?;
         set.add(listener.as_fd(), LISTENER)?;
