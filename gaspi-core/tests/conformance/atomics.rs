@@ -90,6 +90,9 @@ fn they_are_atomic_against_the_owners_own_instructions() {
                 // SAFETY: the segment lives, is aligned, and is only accessed by atomics here.
                 unsafe { &*word }.fetch_add(1, Ordering::Relaxed);
                 own += 1;
+                if own % 256 == 0 {
+                    ranks::pause();
+                }
             }
         } else {
             for _ in 0..10_000 {

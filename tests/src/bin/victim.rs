@@ -418,6 +418,9 @@ fn left(survivor: &str, victim: Rank, file: Option<&Path>) -> Result<()> {
         }
         return Ok(());
     }
+    if me == victim {
+        rt.segment_alloc(SEGMENT, SEGMENT_BYTES, Init::Zeroed).during("segment_alloc")?;
+    }
     for rank in [victim, survivor] {
         rt.group_add(both, rank).during("group_add")?;
     }
