@@ -55,6 +55,17 @@ macro_rules! procedures {
                 procedures!(@body [$($guarded)?] [$($held)?] $body)
             }
             const _: () = {
+                /// The procedure. The exported names are not called from here: a profiler in front
+                /// of them would count its own program's calls more than once.
+                #[inline(always)]
+                unsafe extern "C" fn called($($argument: $type),*) -> $crate::types::gaspi_return_t
+                {
+                    $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
+                        return code;
+                    })?
+                    // SAFETY: the arguments are the caller's.
+                    unsafe { whole($($argument),*) }
+                }
                 /// The slow path. Cold, so that the fast one keeps its registers.
                 #[cold]
                 #[inline(never)]
@@ -63,7 +74,7 @@ macro_rules! procedures {
                         $($(|| $crate::runtime::try_fast(|$opening| $open_body).is_some())?)?;
                     if opened {
                         // SAFETY: the arguments are the caller's.
-                        return unsafe { gaspi($($argument),*) };
+                        return unsafe { called($($argument),*) };
                     }
                     // SAFETY: the caller keeps the contract of the C declaration.
                     $crate::error::boundary(stringify!($name), || unsafe {
@@ -71,11 +82,8 @@ macro_rules! procedures {
                     })
                 }
                 exported! { $name($($argument: $type),*) -> $crate::types::gaspi_return_t {
-                    $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
-                        return code;
-                    })?
                     // SAFETY: the arguments are the caller's.
-                    unsafe { whole($($argument),*) }
+                    unsafe { called($($argument),*) }
                 } }
             };
         )*

@@ -5,8 +5,9 @@
  *     ring STARTED FILE
  *
  * The last rank makes the file STARTED after some rounds. With the environment variable
- * RING_SURVIVES the job is to lose its last ranks: a call that fails then ends the program with
- * status 0 after the reason is printed, and the end of the ring is a failure.
+ * RING_SURVIVES the job is to lose that many of its last ranks, or the connections to them: a call
+ * that fails then ends the program with status 0, after the reason and the state of a rank of the
+ * other part are printed, and the end of the ring is a failure.
  */
 #include "../c/check.h"
 
@@ -14,12 +15,35 @@
 
 enum { SEGMENT = 0, GO_ON = 1, STOP = 2, ROUNDS = 50 };
 
-static int survives;
+/* How many of the last ranks are to be lost. */
+static gaspi_rank_t lost_ranks;
 
 static double now_s(void) {
   struct timespec time;
   (void)clock_gettime(CLOCK_MONOTONIC, &time);
   return (double)time.tv_sec + (double)time.tv_nsec / 1e9;
+}
+
+/* Whether this rank is one of those that the others are to lose. */
+static int is_lost(gaspi_rank_t rank) { return lost_ranks > 0 && rank >= ranks - lost_ranks; }
+
+/* Whether a rank is CORRUPT; where ranks are to be lost, one of the other part. Ranks of the own
+ * part end without a word once they know, and this rank may learn of that first. */
+static int is_loss_seen(double since_s) {
+  gaspi_state_t states[256];
+  int seen = 0;
+  CHECK(ranks <= sizeof states / sizeof states[0]);
+  CHECK_OK(gaspi_state_vec_get(states));
+  for (gaspi_rank_t rank = 0; rank < ranks; rank++) {
+    const int counts = lost_ranks == 0 || is_lost(rank) != is_lost(my_rank);
+    if (counts && states[rank] != GASPI_STATE_HEALTHY) {
+      printf("rank %d: the state of rank %d is CORRUPT after %.1f s\n", (int)my_rank, (int)rank,
+             now_s() - since_s);
+      seen = 1;
+    }
+  }
+  fflush(stdout);
+  return seen;
 }
 
 /* Ends the program if a call failed: well if ranks were to be lost. */
@@ -32,27 +56,14 @@ static void expect(gaspi_return_t got, const char *what, double since_s) {
   printf("rank %d: %s: %s after %.1f s: %s\n", (int)my_rank, what, gaspi_error_str(got),
          now_s() - since_s, detail);
   fflush(stdout);
-  _exit(survives && got == GASPI_ERROR ? 0 : 1);
-}
-
-/* A notification does not come from a certain rank, so waiting for one does not fail when a rank is
- * lost. The state vector tells of it. */
-static void look_at_states(double since_s) {
-  gaspi_state_t states[256];
-  int lost = 0;
-  CHECK(ranks <= sizeof states / sizeof states[0]);
-  CHECK_OK(gaspi_state_vec_get(states));
-  for (gaspi_rank_t rank = 0; rank < ranks; rank++) {
-    if (states[rank] != GASPI_STATE_HEALTHY) {
-      printf("rank %d: the state of rank %d is CORRUPT after %.1f s\n", (int)my_rank, (int)rank,
-             now_s() - since_s);
-      lost = 1;
-    }
+  if (lost_ranks == 0 || got != GASPI_ERROR) {
+    _exit(1);
   }
-  fflush(stdout);
-  if (lost) {
-    _exit(survives ? 0 : 1);
+  while (!is_loss_seen(since_s)) {
+    CHECK(now_s() - since_s < LIMIT / 1000.0);
+    (void)nanosleep(&(struct timespec){.tv_nsec = 10 * 1000 * 1000}, NULL);
   }
+  _exit(0);
 }
 
 static gaspi_notification_t receive(double since_s) {
@@ -60,7 +71,11 @@ static gaspi_notification_t receive(double since_s) {
   gaspi_notification_t value;
   gaspi_return_t got = GASPI_TIMEOUT;
   while (got == GASPI_TIMEOUT && now_s() - since_s < LIMIT / 1000.0) {
-    look_at_states(since_s);
+    /* A notification does not come from a certain rank, so waiting for one does not fail when a
+     * rank is lost. The state vector tells of it. */
+    if (is_loss_seen(since_s)) {
+      _exit(lost_ranks > 0 ? 0 : 1);
+    }
     got = gaspi_notify_waitsome(SEGMENT, 0, 1, &first, 500);
   }
   expect(got, "notify_waitsome", since_s);
@@ -79,8 +94,10 @@ int main(int argc, char **argv) {
   gaspi_notification_t token = GO_ON;
   unsigned long round = 0;
   CHECK(argc == 3);
-  survives = getenv("RING_SURVIVES") != NULL;
+  const char *lost = getenv("RING_SURVIVES");
   job_start();
+  lost_ranks = lost == NULL ? 0 : (gaspi_rank_t)atoi(lost);
+  CHECK(lost_ranks < ranks);
   CHECK_OK(gaspi_segment_create(SEGMENT, 4096, GASPI_GROUP_ALL, LIMIT, GASPI_MEM_INITIALIZED));
   CHECK_OK(gaspi_segment_ptr(SEGMENT, &memory));
   const gaspi_rank_t next = (gaspi_rank_t)((my_rank + 1) % ranks);
@@ -120,7 +137,7 @@ int main(int argc, char **argv) {
     printf("%lu rounds\n", round);
     fflush(stdout);
   }
-  CHECK(!survives);
+  CHECK(lost_ranks == 0);
   job_end();
   return 0;
 }

@@ -1,5 +1,5 @@
 //! What libgaspi exports, compared with the table of `docs/conformance.md`: every procedure there
-//! in both names, and nothing that is not there.
+//! in both names, and nothing that is not there; and that it does not call these names itself.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -76,6 +76,14 @@ pub(crate) fn check() -> Result<Count> {
         vec!["the soname of libgaspi.so is not libgaspi.so.1".to_owned()]
     };
     complain(soname, 1);
+    let relocations = process::output(Command::new("readelf").arg("-rW").arg(&library))?;
+    let through_names: Vec<String> = relocations
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(4))
+        .filter(|name| name.starts_with("gaspi_") || name.starts_with("pgaspi_"))
+        .map(|name| format!("libgaspi.so calls {name} by its name, where a profiler may be"))
+        .collect();
+    complain(through_names, 1);
     println!("{} procedures, {} exported symbols", procedures.len(), exported.len());
     Ok(count)
 }

@@ -7,7 +7,7 @@ if [ "$guest" = 1 ]; then
     kill -KILL $(pidof ring)
     exit 0
 fi
-export GASPI_TRANSPORT=verbs GASPI_IB_DEVICE="$device" RING_SURVIVES=1
+export GASPI_TRANSPORT=verbs GASPI_IB_DEVICE="$device" RING_SURVIVES=2
 "$release/gaspi_run" --hosts guest0:2,guest1:2 "$programs/ring" /tmp/started /tmp/stop \
     > /tmp/killed 2>&1 || true
 cat /tmp/killed

@@ -1,7 +1,7 @@
 # The link of a guest goes down for longer than GASPI_DEAD_AFTER while a job runs over both by verbs.
 # Calls fail on both sides, and their reasons name what was lost.
 rm -f /tmp/started /tmp/stop
-export GASPI_DEAD_AFTER=3 GASPI_TRANSPORT=verbs GASPI_IB_DEVICE="$device" RING_SURVIVES=1
+export GASPI_DEAD_AFTER=3 GASPI_TRANSPORT=verbs GASPI_IB_DEVICE="$device" RING_SURVIVES=2
 if [ "$guest" = 0 ]; then
     "$release/gaspi_run" --hosts guest0:2,guest1:2 "$programs/ring" /tmp/started /tmp/stop \
         > /tmp/cut 2>&1 || true

@@ -8,7 +8,7 @@ if [ "$guest" = 1 ]; then
     switch_off 1
     wait_for /tmp/stop
 fi
-export RING_SURVIVES=1 GASPI_IB_DEVICE="$device"
+export RING_SURVIVES=2 GASPI_IB_DEVICE="$device"
 for transport in tcp verbs; do
     GASPI_TRANSPORT=$transport "$release/gaspi_run" --hosts guest0:2,guest1:2 \
         "$programs/ring" /tmp/started.$transport /tmp/stop > /tmp/off.$transport 2>&1 &
