@@ -55,26 +55,20 @@ macro_rules! procedures {
                 procedures!(@body [$($guarded)?] [$($held)?] $body)
             }
             const _: () = {
-                /// The procedure. The exported names are not called from here: a profiler in front
-                /// of them would count its own program's calls more than once.
-                #[inline(always)]
-                unsafe extern "C" fn called($($argument: $type),*) -> $crate::types::gaspi_return_t
-                {
-                    $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
-                        return code;
-                    })?
-                    // SAFETY: the arguments are the caller's.
-                    unsafe { whole($($argument),*) }
-                }
-                /// The slow path. Cold, so that the fast one keeps its registers.
+                /// The slow path. Cold, so that the fast one keeps its registers. It begins again
+                /// by itself: the exported names are not called from here, since a profiler in
+                /// front of them would count its own program's call twice.
                 #[cold]
                 #[inline(never)]
                 unsafe extern "C" fn whole($($argument: $type),*) -> $crate::types::gaspi_return_t {
                     let opened = false
                         $($(|| $crate::runtime::try_fast(|$opening| $open_body).is_some())?)?;
                     if opened {
+                        $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
+                            return code;
+                        })?
                         // SAFETY: the arguments are the caller's.
-                        return unsafe { called($($argument),*) };
+                        return unsafe { whole($($argument),*) };
                     }
                     // SAFETY: the caller keeps the contract of the C declaration.
                     $crate::error::boundary(stringify!($name), || unsafe {
@@ -82,8 +76,11 @@ macro_rules! procedures {
                     })
                 }
                 exported! { $name($($argument: $type),*) -> $crate::types::gaspi_return_t {
+                    $(if let Some(code) = $crate::runtime::try_fast(|$fast| $fast_body) {
+                        return code;
+                    })?
                     // SAFETY: the arguments are the caller's.
-                    unsafe { called($($argument),*) }
+                    unsafe { whole($($argument),*) }
                 } }
             };
         )*

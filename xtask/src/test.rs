@@ -7,8 +7,11 @@ use crate::stages::{STAGES, Stage};
 use crate::suite::{Context, Count, NO_TEST};
 use crate::{Result, machine, unknown, workspace};
 
-/// A stage that takes this many times its budget hangs and is killed.
+/// A stage that takes this many times its budget, and [`BUILDING`], hangs and is killed.
 const PATIENCE: u32 = 6;
+
+/// More for what a stage builds, where it is the first to run in a fresh clone.
+const BUILDING: Duration = Duration::from_secs(600);
 
 /// What became of a stage.
 enum Outcome {
@@ -122,7 +125,8 @@ fn run_stage(stage: &'static Stage, options: &Options, missing: &[Tool]) -> Row 
     let budget = Duration::from_secs(stage.budget_s(options.full));
     let install = options.install || workspace::is_ci();
     let filters = options.filters.clone();
-    let context = Context { full: options.full, install, limit: budget * PATIENCE, filters };
+    let limit = budget * PATIENCE + BUILDING;
+    let context = Context { full: options.full, install, limit, filters };
     let outcome = if !lacks.is_empty() {
         Outcome::Missing(lacks)
     } else if let Some(reason) = stage.not_here.and_then(|ask| ask()) {
