@@ -113,7 +113,7 @@ impl PlanKey {
             let guard = guard(self.collective, shape, algorithm, user);
             let steps = guard.around(shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
-            let zero_copy_sends = zero_copy::sends(&steps, shape.shares_cores);
+            let zero_copy_sends = zero_copy::sends(&steps);
             let posts_receives = !algorithm.requires_one_node() && posts_receives(&steps);
             let mut extents = extents(self.collective, shape);
             let own = extents[shape.me as usize];
