@@ -339,6 +339,12 @@ impl Channel {
         self.inner.channels.has_broken_within(self.ranks[member], time)
     }
 
+    /// Whether a connection with a member broke, and it is not known yet whether the member lives.
+    pub fn is_in_doubt(&self, member: usize) -> bool {
+        let suspected = |rank: &Rank| self.inner.endpoints.stream.is_suspected(*rank);
+        self.ranks.get(member).is_some_and(suspected) && self.alive(member).is_ok()
+    }
+
     /// Whether a member is there to do what this rank waits for. As with [`check`](Channel::check),
     /// look again before giving up.
     ///

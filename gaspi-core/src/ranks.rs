@@ -146,6 +146,8 @@ impl Ranks {
         }
         match self.states[rank.index()].load(Ordering::Relaxed) {
             HEALTHY => State::Healthy,
+            // The same, before all connections with it are at their end.
+            FAILED if self.is_leaving(rank) => State::Healthy,
             _ => State::Corrupt,
         }
     }

@@ -476,6 +476,9 @@ impl Runtime {
         // nobody keeps this rank's memory.
         if std::thread::panicking() {
             inner.ranks.area.mark_dead(inner.ranks.me);
+            // As of a process that has died: who finds its pairs gone, and asks whether it lives,
+            // is not answered.
+            self.end_progress();
         } else {
             inner.ranks.area.leave();
         }
@@ -503,18 +506,24 @@ impl Runtime {
         if let Some(port) = &inner.endpoints.twin {
             port.leave(std::thread::panicking());
         }
-        inner.endpoints.stream.polling.stop();
-        inner.endpoints.stream.sets.wakeup.wake();
-        let thread = self.thread.lock().take();
-        if let Some(thread) = thread {
-            // It does not panic; if it did, there is nothing left to do for it.
-            let _ = thread.join();
-        }
+        self.end_progress();
         inner.endpoints.stream.connections.shut_down();
         inner.endpoints.stream.sets.stop_listening();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership.lock() = None;
         epoch::release_counters(inner.id());
+    }
+
+    /// Ends the progress thread; nobody looks at sockets any more.
+    fn end_progress(&self) {
+        let stream = &self.inner.endpoints.stream;
+        stream.polling.stop();
+        stream.sets.wakeup.wake();
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread {
+            // It does not panic; if it did, there is nothing left to do for it.
+            let _ = thread.join();
+        }
     }
 
     /// Whether the group of all ranks exists.

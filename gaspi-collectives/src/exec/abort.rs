@@ -15,6 +15,9 @@ use crate::signature;
 
 /// How long the cause of a failure may become known after the failure itself.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
+/// The same while it is asked whether the member at fault lives: on a busy machine the answer takes
+/// longer than the second that it should.
+const DOUBT_LIMIT: Duration = Duration::from_secs(5);
 /// How long after a broken connection missing messages count as lost with it.
 const BREAK_LIMIT: Duration = Duration::from_secs(10);
 /// How long a failed operation waits for members that may still use its memory, unless the memory
@@ -159,7 +162,14 @@ impl Executor {
             return Some(gone);
         }
         let since = state.trouble.refused.get_or_insert_with(Instant::now);
-        (since.elapsed() >= CAUSE_LIMIT).then_some(error)
+        (since.elapsed() >= self.patience(member)).then_some(error)
+    }
+
+    /// How long the cause of a failure that is about these members may become known after it.
+    #[cold]
+    fn patience(&self, members: impl IntoIterator<Item = usize>) -> Duration {
+        let in_doubt = members.into_iter().any(|member| self.channel.is_in_doubt(member));
+        if in_doubt { DOUBT_LIMIT } else { CAUSE_LIMIT }
     }
 
     /// The cause of an error that is about a member, for the notice.
@@ -326,7 +336,8 @@ impl Executor {
         // This rank may soon learn the cause itself, with more details.
         let may_wait = matches!(cause.what, What::Unknown | What::Died | What::Refused);
         let (_, since) = state.trouble.failed_elsewhere.get_or_insert((rank, Instant::now()));
-        if may_wait && since.elapsed() < CAUSE_LIMIT {
+        let since = *since;
+        if may_wait && since.elapsed() < self.patience([member, cause.member]) {
             return;
         }
         let error = match self.reported(member, notice.signature, cause) {
@@ -376,7 +387,7 @@ impl Executor {
         match state.trouble.stalled {
             Some((before, looks, since)) if before == blocked => {
                 // A member that leaves or dies may have closed its end before.
-                if state.looks == looks || since.elapsed() < CAUSE_LIMIT {
+                if state.looks == looks || since.elapsed() < self.patience([member]) {
                     return;
                 }
             }

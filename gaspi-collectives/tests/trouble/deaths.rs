@@ -2,7 +2,7 @@
 
 use super::{ALL, Dice, Memory, SOON, call, group_of, ranks, serves, sum_of_all};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::{Request, prepare_raw, start_raw};
+use gaspi_collectives::{Request, Started, prepare_raw, start_raw};
 use gaspi_core::{Config, Error, Rank, Result, Runtime, State, Timeout};
 use std::sync::Barrier;
 use std::time::Instant;
@@ -79,10 +79,13 @@ fn whoever_survives_is_told_and_goes_on_in_a_new_group() {
             met.wait();
             if rt.rank() == dead {
                 let mut dice = Dice(seed);
-                for _ in 0..operations {
-                    die_later(&rt, &mut memory, &mut dice);
-                }
-                return ranks::die(rt);
+                let begun: Vec<_> = (0..operations)
+                    .filter_map(|_| begin_and_wait(&rt, &mut memory, &mut dice))
+                    .collect();
+                ranks::die(rt);
+                // Before, it would be given up, which the others would be told first.
+                drop(begun);
+                return;
             }
             let outcome = until_it_fails(&rt, &mut memory, seed, dead);
             assert!(outcome.is_err(), "{dead} has died");
@@ -98,12 +101,11 @@ fn whoever_survives_is_told_and_goes_on_in_a_new_group() {
 }
 
 /// One operation of those of [`until_it_fails`]; the last ones are begun only.
-fn die_later(rt: &Runtime, memory: &mut Memory, dice: &mut Dice) {
+fn begin_and_wait(rt: &Runtime, memory: &mut Memory, dice: &mut Dice) -> Option<Started<'static>> {
     let request = any_request(memory, dice);
     // SAFETY: the buffers live until the job has ended.
     let mut started = match unsafe { start_raw(rt, ALL, &request, Timeout::Block) } {
-        // Behind one that took longer than 3 ms, and was given up.
-        Err(Error::Unsupported { .. } | Error::InvalidGroup { .. }) => return,
+        Err(Error::Unsupported { .. }) => return None,
         begun => begun.expect("start"),
     };
     let outcome = started.wait(Timeout::Millis(3)).map(drop);
@@ -111,6 +113,7 @@ fn die_later(rt: &Runtime, memory: &mut Memory, dice: &mut Dice) {
     if outcome.is_err_and(|error| error.is_timeout()) && dice.0 & 1 == 0 {
         let _ = started.wait(ranks::LIMIT);
     }
+    Some(started)
 }
 
 fn prepared_and_waiting_ones_are_told_as_well() {

@@ -238,11 +238,11 @@ fn resident_kib() -> u64 {
 
 fn thousands_of_cycles_leave_nothing() {
     ranks::run(2, |rt| {
-        // All memory of the cycles together would be a gigabyte.
+        // All memory of the cycles together, of both ranks, would be a gigabyte.
         let request = || TypedRequest::allreduce_in_place(Operation::Sum, vec![1u64; 30_000]);
         let mut repeated = prepared(rt, sum(rt));
         let mut before = 0;
-        for cycle in 0..4000 {
+        for cycle in 0..2000 {
             if cycle == 200 {
                 before = resident_kib();
             }

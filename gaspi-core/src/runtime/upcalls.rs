@@ -88,8 +88,9 @@ impl Upcalls for Inner {
                 }
             }
         });
-        // First: a thread that waits for the queue may see the failure at once.
-        if let Some(reason) = &failed {
+        // First: a thread that waits for the queue may see the failure at once. What was purged is
+        // nobody's failure any more: the peer may have been connected again since.
+        if let Some(reason) = failed.as_deref().filter(|_| self.expects(stream)) {
             self.request_failed(peer, stream, reason, lost.is_none());
         }
         match self.queues.get(stream.queue.index()).map(|queue| (queue, lost)) {

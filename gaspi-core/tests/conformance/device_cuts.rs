@@ -1,5 +1,6 @@
 //! What comes between devices: cuts, other networks, and ends of what requests are on their way to.
 
+use super::budgets::{pairs_of, until_by_device};
 use super::verbs::{LIMIT_OF_CHANGE, exchange};
 use super::*;
 use crate::ranks::{
@@ -72,6 +73,29 @@ fn a_longer_cut_costs_what_was_under_way_there() {
             rt.wait(Q0, LIMIT).expect("all are reached again");
             meet(rt);
         }
+    });
+}
+
+fn what_was_purged_fails_in_silence() {
+    run_without_messages(2, OWN_TIME, |rt, fabric| {
+        make(rt, S0, 8192);
+        exchange(rt, 1);
+        if rt.rank() == Rank(0) {
+            until_by_device(rt, Rank(1), Q0);
+            let pairs = pairs_of(rt, fabric);
+            fabric.link(0, 1, 0);
+            rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+            rt.queue_purge(Q0, LIMIT).expect("purge");
+            for _ in 0..20 {
+                fabric.advance(100 * SECOND_NS);
+            }
+            fabric.link(0, 1, 1);
+            soon("its pair is taken down", || pairs_of(rt, fabric) < pairs);
+            // What failed with a pair shows before another one is used.
+            until_by_device(rt, Rank(1), Q0);
+            assert_eq!(rt.state(Rank(1)), Ok(State::Healthy), "after a failure of nobody");
+        }
+        meet(rt);
     });
 }
 
@@ -231,5 +255,6 @@ tests! {
         a_queue_is_deleted_with_requests_under_way,
         a_rank_on_another_network_costs_the_requests_to_it,
         a_segment_is_deleted_under_the_writes_of_several_peers,
-        all_that_is_flushed_at_once_finds_room_in_the_completion_queues;
+        all_that_is_flushed_at_once_finds_room_in_the_completion_queues,
+        what_was_purged_fails_in_silence;
 }

@@ -172,19 +172,27 @@ impl Poster {
     }
 
     /// How many calls were answered within 20 ms; `None` if the rank did something else than
-    /// posting.
+    /// posting, or this one had no core for long.
     fn answers(&self, call: impl Fn()) -> Option<u32> {
         self.gap_us.store(0, Ordering::Relaxed);
-        let window = ranks::now();
+        let (window, lacked) = (ranks::now(), lack_of_a_core());
         let mut answers = 0;
         while ranks::now() - window < Duration::from_millis(20) {
             call();
             answers += 1;
         }
-        // It was on its core throughout, as far as this matters.
+        // Both were on their cores throughout, as far as this matters.
         let gap_us = self.gap_us.load(Ordering::Relaxed);
-        (1..500).contains(&gap_us).then_some(answers)
+        let lacked = lack_of_a_core() - lacked;
+        ((1..500).contains(&gap_us) && lacked < Duration::from_millis(5)).then_some(answers)
     }
+}
+
+/// How long this thread could have run and had no core for it, as far as the kernel tells.
+fn lack_of_a_core() -> Duration {
+    let times = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let waited = times.split_whitespace().nth(1).and_then(|waited| waited.parse().ok());
+    Duration::from_nanos(waited.unwrap_or(0))
 }
 
 fn who_posts_all_the_time_and_never_waits_answers_at_once() {

@@ -53,7 +53,7 @@ pub(crate) struct EndpointTable {
     pub(crate) posted_receives: Arc<PostedReceives>,
     pub(crate) identity: Identity,
     /// Peers whose connection has broken, and of which it is not known yet whether they live.
-    pub(crate) suspected: Mutex<HashSet<Rank>>,
+    suspected: Mutex<HashSet<Rank>>,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
 }
@@ -132,6 +132,11 @@ impl EndpointTable {
             up.doubted(rank);
             self.want(rank, ConnectPurpose::Probe);
         }
+    }
+
+    /// Whether that is not known yet.
+    pub(crate) fn is_suspected(&self, rank: Rank) -> bool {
+        self.suspected.lock().contains(&rank)
     }
 
     /// It does.

@@ -141,7 +141,7 @@ impl Verbs<'_> {
             };
             let lane = self.table.lane(STREAM, peer);
             let failed = lane.user.failures.load(Ordering::Relaxed) >= FAILURES;
-            if failed || self.stream.suspected.lock().contains(&peer) {
+            if failed || self.stream.is_suspected(peer) {
                 continue;
             }
             let state = lane.lock();
