@@ -1,7 +1,8 @@
 //! What the tools that look after jobs have in common: signals to be read like input, the system
-//! calls of a loop that waits for several things at once, and the way to other machines by ssh.
+//! calls of a loop that waits for several things at once, and the way to other machines.
 
 pub mod hosts;
 pub mod remote_agent;
+pub mod remote_shell;
 pub mod signals;
 pub mod system;

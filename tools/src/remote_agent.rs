@@ -1,4 +1,5 @@
-//! Running one of these tools on another machine through ssh.
+//! Running one of these tools on another machine, through ssh or another
+//! [remote shell](crate::remote_shell).
 //!
 //! The other machine needs only sshd and a shell. The tool is run from the path that it has here or
 //! from PATH, if it is installed there in the same version. Otherwise its bytes are copied through
@@ -7,9 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// Bytes that login scripts may print before a tool starts.
 const NOISE_MAX: usize = 1 << 20;
@@ -77,96 +76,19 @@ impl Tool {
         Err(io::Error::other(reason))
     }
 
+    /// What runs it with `arguments`, as a program with its arguments.
+    pub(crate) fn words(&self, arguments: &[&OsStr]) -> Vec<OsString> {
+        let mut words: Vec<OsString> = ["sh", "-c", SCRIPT, "gaspi"].map(OsString::from).into();
+        words.push(self.path.clone().into());
+        words.extend([self.version.clone().into(), self.bytes.to_string().into()]);
+        words.extend(arguments.iter().map(|word| (*word).to_owned()));
+        words
+    }
+
     /// Where it lies.
     pub fn path(&self) -> &Path {
         &self.path
     }
-}
-
-/// How other machines are reached.
-#[derive(Debug, Clone)]
-pub struct Ssh {
-    program: OsString,
-    options: Vec<OsString>,
-}
-
-impl Ssh {
-    /// By `program`, else by GASPI_SSH, else by "ssh": a program that takes the arguments of ssh,
-    /// perhaps with options behind it, separated by blanks. `options` follow as they are. A machine
-    /// whose sshd says nothing for `silent` seconds counts as lost.
-    ///
-    /// # Errors
-    /// There is no program in it.
-    pub fn new(program: Option<&OsStr>, options: &[OsString], silent: u64) -> Result<Ssh, String> {
-        let variable = std::env::var_os("GASPI_SSH");
-        let line = program.map(OsStr::to_owned).or(variable).unwrap_or_else(|| "ssh".into());
-        let words = line.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
-        let mut words = words.map(|word| OsStr::from_bytes(word).to_owned());
-        let Some(program) = words.next() else {
-            return Err(
-                "--ssh or GASPI_SSH names no program; it is ssh if it is not set".to_owned()
-            );
-        };
-        let mut all: Vec<OsString> = words.collect();
-        all.extend_from_slice(options);
-        // ssh takes the first value that it meets, so the user's come first. It asks each second,
-        // and gives up when one more question than the count was not answered.
-        let count = silent.saturating_sub(2).max(3);
-        let own = [
-            // A question to the terminal would hold up everything, unseen.
-            "BatchMode=yes".to_owned(),
-            "ConnectTimeout=10".to_owned(),
-            "ServerAliveInterval=1".to_owned(),
-            format!("ServerAliveCountMax={count}"),
-        ];
-        all.push("-T".into());
-        for option in own {
-            all.extend(["-o".into(), option.into()]);
-        }
-        Ok(Ssh { program, options: all })
-    }
-
-    /// The program, for messages.
-    pub fn program(&self) -> &OsStr {
-        &self.program
-    }
-
-    /// The command that runs `tool` with `arguments` on `host`.
-    pub fn command(&self, host: &str, tool: &Tool, arguments: &[&OsStr]) -> Command {
-        let mut line = format!("exec sh -c '{SCRIPT}' gaspi").into_bytes();
-        let bytes = tool.bytes.to_string();
-        let words = [tool.path.as_os_str(), OsStr::new(&tool.version), OsStr::new(&bytes)];
-        for word in words.iter().chain(arguments) {
-            line.push(b' ');
-            line.extend(quoted(word.as_bytes()));
-        }
-        let mut command = Command::new(&self.program);
-        command.args(&self.options).arg(address(host)).arg(OsStr::from_bytes(&line));
-        command
-    }
-}
-
-/// A word between single quotes, as all shells read it.
-fn quoted(word: &[u8]) -> Vec<u8> {
-    let mut text = vec![b'\''];
-    for byte in word {
-        match byte {
-            b'\'' => text.extend(b"'\\''"),
-            other => text.push(*other),
-        }
-    }
-    text.push(b'\'');
-    text
-}
-
-/// As ssh wants it: an IPv6 address without brackets.
-fn address(host: &str) -> String {
-    let (user, host) = match host.rsplit_once('@') {
-        Some((user, host)) => (format!("{user}@"), host),
-        None => (String::new(), host),
-    };
-    let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
-    format!("{user}{plain}")
 }
 
 /// What came out of ssh before the tool itself speaks.
@@ -238,40 +160,6 @@ mod tests {
     fn the_script_survives_every_shell() {
         for letter in ['\'', '\\', '!', '\n'] {
             assert!(!SCRIPT.contains(letter), "{letter:?}");
-        }
-    }
-
-    #[test]
-    fn words_survive_the_shell() {
-        for word in ["plain", "two words", "it's", "$HOME `x` \"y\" \\", "*", "a\nb", "''"] {
-            let mut line = b"printf %s ".to_vec();
-            line.extend(quoted(word.as_bytes()));
-            let output = Command::new("sh").arg("-c").arg(OsStr::from_bytes(&line)).output();
-            assert_eq!(output.expect("sh").stdout, word.as_bytes());
-        }
-    }
-
-    #[test]
-    fn the_users_options_come_first() {
-        let options = [OsString::from("-oBatchMode=no"), "-p".into(), "2222".into()];
-        let ssh = Ssh::new(Some(OsStr::new("  my-ssh  -v ")), &options, 5).expect("ssh");
-        assert_eq!(ssh.program(), "my-ssh");
-        let start = ["-v", "-oBatchMode=no", "-p", "2222", "-T", "-o", "BatchMode=yes"];
-        assert_eq!(ssh.options[..start.len()], start.map(OsString::from));
-        assert_eq!(ssh.options.last(), Some(&"ServerAliveCountMax=3".into()));
-        assert!(Ssh::new(Some(OsStr::new(" ")), &[], 5).is_err());
-    }
-
-    #[test]
-    fn addresses() {
-        for (host, expected) in [
-            ("a", "a"),
-            ("[fd77::1]", "fd77::1"),
-            ("fd77::1", "fd77::1"),
-            ("me@[::2]", "me@::2"),
-            ("me@a", "me@a"),
-        ] {
-            assert_eq!(address(host), expected);
         }
     }
 

@@ -483,7 +483,7 @@ fn an_incomplete_start_says_what_is_missing() {
     let outcome = run(&far, &arguments);
     assert_eq!(outcome.code, Some(124), "{}", outcome.stderr);
     let lines: Vec<&str> = outcome.stderr.lines().collect();
-    let missing = "ranks 1-2 on host 240.0.0.2: ssh is being started";
+    let missing = "ranks 1-2 on host 240.0.0.2: the agent is being started";
     assert_eq!(
         lines,
         [

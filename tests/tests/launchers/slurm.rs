@@ -30,7 +30,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         slurm.step_that_contradicts()?;
         slurm.script()?;
         slurm.step_with_munge()?;
-        slurm.allocation()
+        slurm.allocation()?;
+        slurm.output_of_every_byte()?;
+        slurm.killed_launcher()
     })]
 }
 
@@ -68,7 +70,6 @@ PartitionName=all Nodes=ant,bee Default=YES MaxTime=INFINITE State=UP OverSubscr
 impl Slurm {
     fn start() -> Result<Slurm> {
         let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
-        hosts.start_sshd()?;
         let mut slurm = Slurm { hosts, files, daemons: Vec::new() };
         slurm.write_files()?;
         let (hosts, tools) = (&slurm.hosts, unpacked()?.join("usr/sbin"));
@@ -236,7 +237,8 @@ impl Slurm {
         if said == "rank 0 of 1 heard 0\n" { Ok(()) } else { Err(outcome.failure(&said)) }
     }
 
-    /// gaspi_run takes hosts and tasks of the allocation.
+    /// gaspi_run takes hosts and tasks of the allocation, and reaches them by srun: no host has an
+    /// sshd.
     fn allocation(&self) -> Result<()> {
         let salloc = || self.tool("salloc").map(|job| job.args(["-N", "2", "-n", "4", "-O"]));
         let job = salloc()?.arg(gaspi_run()?);
@@ -250,5 +252,34 @@ impl Slurm {
         job.run()?.code(2)?.says("SLURM_JOB_NODELIST) has 4 slots")?.says("--oversubscribe")?;
         let job = salloc()?.arg(gaspi_run()?).args(["--oversubscribe", "-n", "6"]);
         expect_met(job.arg(meet(MpiLibrary::None)?).arg("Gg").run()?, 6, 1)
+    }
+
+    /// srun hands on what ranks write as it is, lines or not, and their status.
+    fn output_of_every_byte(&self) -> Result<()> {
+        let file = self.path("bytes");
+        let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| (at ^ (at >> 8)) as u8).collect();
+        std::fs::write(&file, bytes)?;
+        let line = format!(
+            "{0} -n 4 sh -c 'if [ $GASPI_RANK = 3 ]; then cat {1}; exit 9; fi' | cmp - {1} && \
+             {0} -n 4 sh -c '[ $GASPI_RANK != 3 ] || exit 5'",
+            gaspi_run()?.display(),
+            file.display()
+        );
+        let job = self.tool("salloc")?.args(["-N", "2", "-n", "4", "-O", "sh", "-c", &line]);
+        job.run()?.code(5).map(drop)
+    }
+
+    /// The ranks on the hosts that srun reached end with a gaspi_run that is killed, and so does
+    /// srun: nobody holds the two pipes any more.
+    fn killed_launcher(&self) -> Result<()> {
+        let line = format!(
+            "mkfifo {0}; {{ {1} -n 4 sh -c 'exec 4> {0}; echo started >&4; exec sleep 1000' 5>&1 & \
+             exec 3< {0}; for rank in 0 1 2 3; do read line <&3; done; \
+             kill -KILL $!; cat <&3; }} | cat",
+            self.path("started").display(),
+            gaspi_run()?.display()
+        );
+        let job = self.tool("salloc")?.args(["-N", "2", "-n", "4", "-O", "sh", "-c", &line]);
+        job.run()?.success().map(drop)
     }
 }

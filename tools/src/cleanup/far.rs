@@ -1,7 +1,8 @@
 //! The same on other machines: gaspi_cleanup is run there through ssh, one thread for each.
 
 use crate::arguments::Arguments;
-use gaspi_tools::remote_agent::{self, Opened, Opening, Ssh, Tool};
+use gaspi_tools::remote_agent::{self, Opened, Opening, Tool};
+use gaspi_tools::remote_shell::RemoteShell;
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -22,7 +23,8 @@ pub(crate) struct Far {
 impl Far {
     /// Begins on all of these hosts.
     pub(crate) fn start(arguments: &Arguments, hosts: Vec<String>) -> Result<Far, String> {
-        let ssh = Ssh::new(arguments.ssh.as_deref(), &arguments.ssh_options, DEAD_AFTER)?;
+        let (program, options) = (arguments.ssh.as_deref(), &arguments.ssh_options);
+        let ssh = RemoteShell::new(program, "ssh", options, DEAD_AFTER)?;
         let tool = Tool::own("gaspi_cleanup").map_err(|error| format!("its own file: {error}"))?;
         let words = Arc::new(words(arguments));
         let (ssh, tool) = (Arc::new(ssh), Arc::new(tool));
@@ -56,7 +58,7 @@ fn words(arguments: &Arguments) -> Vec<OsString> {
 }
 
 /// Cleans up on one machine and says what came of it.
-fn clean(ssh: &Ssh, tool: &Tool, words: &[OsString], host: &str) -> bool {
+fn clean(ssh: &RemoteShell, tool: &Tool, words: &[OsString], host: &str) -> bool {
     let ran = run(ssh, tool, words, host);
     let (mut out, mut err) = (String::new(), String::new());
     let clean = match ran {
@@ -100,7 +102,7 @@ struct Ran {
     words: Vec<u8>,
 }
 
-fn run(ssh: &Ssh, tool: &Tool, words: &[OsString], host: &str) -> io::Result<Ran> {
+fn run(ssh: &RemoteShell, tool: &Tool, words: &[OsString], host: &str) -> io::Result<Ran> {
     let words: Vec<&OsStr> = words.iter().map(OsString::as_os_str).collect();
     let mut command = ssh.command(host, tool, &words);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

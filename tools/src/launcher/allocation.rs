@@ -3,9 +3,10 @@
 //! What each system says: Slurm in variables; PBS, LSF and Grid Engine in files that variables
 //! name; the MPI operator of Kubernetes in the host file of Open MPI, Intel MPI or MPICH.
 
+use crate::program;
 use gaspi_core::bootstrap::{RANKS_MAX, host_file, node_list};
 use gaspi_tools::hosts;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 /// Bytes of the largest file that is read.
@@ -55,6 +56,13 @@ impl Allocation {
             }
         }
         Ok(None)
+    }
+
+    /// What reaches its hosts: srun in a job of Slurm, where many clusters let no ssh in, if it is
+    /// there.
+    pub(crate) fn shell(&self, path: Option<&OsStr>) -> &'static str {
+        let has_srun = || program::which(OsStr::new("srun"), path).is_some();
+        if self.by == SLURM && has_srun() { "srun" } else { "ssh" }
     }
 
     fn of(slots: Slots, by: &'static str) -> Result<Allocation, String> {

@@ -49,13 +49,14 @@ pub(crate) struct Arguments {
     #[arg(long = "dry-run")]
     pub(crate) dry_run: bool,
 
-    /// Reach other hosts by PROGRAM, which takes the arguments of ssh, and may have options behind
-    /// it, separated by blanks [default: GASPI_SSH, else ssh]
+    /// Reach other hosts by PROGRAM, srun or one that takes the arguments of ssh, and may have
+    /// options behind it, separated by blanks [default: GASPI_SSH, else srun for the hosts of a
+    /// Slurm allocation, else ssh]
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) ssh: Option<OsString>,
 
-    /// Hand OPTION to ssh as it is, before options of gaspi_run; may be repeated. ssh obeys the
-    /// first that it meets, so -oBatchMode=no lets it ask for passwords
+    /// Hand OPTION to ssh or srun as it is, before options of gaspi_run; may be repeated. ssh obeys
+    /// the first that it meets, so -oBatchMode=no lets it ask for passwords
     #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) ssh_options: Vec<OsString>,
 
@@ -154,14 +155,15 @@ Each rank gets the environment and working directory of gaspi_run, and finds its
 GASPI_RANK, GASPI_NRANKS and GASPI_SOCKET (its number on its machine). Standard input goes to
 rank 0; the output of all ranks comes out line by line, unmixed.
 
-Other hosts need sshd, the program at the same place, and the working directory; gaspi_run itself is
-carried over where it is not installed. Nothing starts before all hosts are ready. Ranks there get
-the environment of gaspi_run too, but for variables of a session or an account (HOME, SSH_*, XDG_*,
-DISPLAY, ...), the umask, and the limits of open files, locked memory and core files.
+Other hosts need sshd (in an allocation of Slurm: nothing), the program at the same place, and the
+working directory; gaspi_run itself is carried over where it is not installed. Nothing starts before
+all hosts are ready. Ranks there get the environment of gaspi_run too, but for variables of a session
+or an account (HOME, SSH_*, XDG_*, DISPLAY, ...), the umask, and the limits of open files, locked
+memory and core files.
 
 Without -m and --hosts, in an allocation of Slurm, PBS, LSF, Grid Engine or the Kubernetes MPI
 operator, gaspi_run takes its hosts, and as many ranks on each as it has slots there; --here keeps
-all ranks on this host.
+all ranks on this host. It reaches the hosts of Slurm by srun, all others by ssh.
 
 A rank that dies leaves the others running, as GASPI programs may go on without it; use
 --kill-on-failure to end the job instead, or --min-ranks if what is left may still succeed.

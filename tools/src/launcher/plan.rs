@@ -8,7 +8,8 @@ use crate::topology::Topology;
 use crate::{environment, local_ranks, program};
 use gaspi_core::bootstrap::this_machine::ThisMachine;
 use gaspi_tools::hosts::{self, Machine};
-use gaspi_tools::remote_agent::{Ssh, Tool};
+use gaspi_tools::remote_agent::Tool;
+use gaspi_tools::remote_shell::RemoteShell;
 use gaspi_tools::system;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -84,7 +85,7 @@ impl Plan {
 /// The way to other machines.
 #[derive(Debug)]
 pub(crate) struct Way {
-    pub(crate) ssh: Ssh,
+    pub(crate) shell: RemoteShell,
     /// gaspi_run itself.
     pub(crate) tool: Tool,
     /// How long a machine that is silent is waited for.
@@ -96,6 +97,7 @@ impl Plan {
         let this = ThisMachine::look_up();
         let named = named(arguments)?;
         let ranks = count(arguments, named.as_ref())?;
+        let shell = named.as_ref().map_or("ssh", |named| named.shell);
         let names: Vec<String> = match named {
             Some(Named { hosts, .. }) => hosts.into_iter().cycle().take(ranks as usize).collect(),
             None => vec![this.name().to_owned(); ranks as usize],
@@ -111,7 +113,7 @@ impl Plan {
                 this.name().clone_into(&mut machine.name);
             }
         }
-        let mut plan = Plan::bare(arguments, ranks, &machines)?;
+        let mut plan = Plan::bare(arguments, ranks, &machines, shell)?;
         for machine in &machines {
             machine.lines.iter().for_each(|rank| plan.hosts[*rank].clone_from(&machine.name));
         }
@@ -119,7 +121,12 @@ impl Plan {
         Ok(plan)
     }
 
-    fn bare(arguments: &Arguments, ranks: u32, machines: &[Machine]) -> Result<Plan, Refusal> {
+    fn bare(
+        arguments: &Arguments,
+        ranks: u32,
+        machines: &[Machine],
+        shell: &str,
+    ) -> Result<Plan, Refusal> {
         let machine_file = match &arguments.machine_file {
             Some(file) => Some(std::path::absolute(file).map_err(|error| {
                 Refusal::usage(format!("machine file {}: {error}", file.display()))
@@ -154,7 +161,7 @@ impl Plan {
         if let Some(machine) = machines.iter().find(|machine| machine.here) {
             (own.ranks, own.host) = (ranks_of(machine), machine.name.clone());
         }
-        let way = if others.is_empty() { None } else { Some(way(arguments)?) };
+        let way = if others.is_empty() { None } else { Some(way(arguments, shell)?) };
         Ok(Plan {
             ranks: ranks as usize,
             own,
@@ -208,15 +215,17 @@ fn check_start(plan: &Plan) -> Result<(), Refusal> {
     plan.own.check_programs()
 }
 
-fn way(arguments: &Arguments) -> Result<Way, Refusal> {
+/// `usual` is the remote shell where the user names none.
+fn way(arguments: &Arguments, usual: &str) -> Result<Way, Refusal> {
     let patience = dead_after(std::env::var_os("GASPI_DEAD_AFTER").as_deref())?;
     // Ssh asks a process, which may have to wait for its turn; what the kernel over there says
     // counts first (ssh_liveness). It is all there is where ssh goes through another process.
     let silent = SSH_PATIENCE * patience.as_secs();
-    let ssh = Ssh::new(arguments.ssh.as_deref(), &arguments.ssh_options, silent);
+    let (program, options) = (arguments.ssh.as_deref(), &arguments.ssh_options);
+    let shell = RemoteShell::new(program, usual, options, silent);
     let tool = Tool::own("gaspi_run")
         .map_err(|error| Refusal::launcher(format!("finding gaspi_run itself: {error}")))?;
-    Ok(Way { ssh: ssh.map_err(Refusal::usage)?, tool, patience })
+    Ok(Way { shell: shell.map_err(Refusal::usage)?, tool, patience })
 }
 
 /// What GASPI_DEAD_AFTER says, as the library reads it.
@@ -238,6 +247,8 @@ struct Named {
     by: String,
     /// What gives a host more ranks.
     remedy: &'static str,
+    /// What reaches them, unless the user says otherwise.
+    shell: &'static str,
 }
 
 fn named(arguments: &Arguments) -> Result<Option<Named>, Refusal> {
@@ -245,12 +256,17 @@ fn named(arguments: &Arguments) -> Result<Option<Named>, Refusal> {
     match (&arguments.machine_file, &arguments.hosts) {
         (Some(file), _) => {
             let hosts = hosts::read(file).map_err(Refusal::usage)?;
-            return Ok(Some(Named { hosts, by: "machine file".to_owned(), remedy }));
+            return Ok(Some(Named { hosts, by: "machine file".to_owned(), remedy, shell: "ssh" }));
         }
         (None, Some(list)) => {
             let hosts = hosts::list(list);
             let hosts = hosts.map_err(|error| Refusal::usage(format!("--hosts: {error}")))?;
-            return Ok(Some(Named { hosts, by: "list of hosts (--hosts)".to_owned(), remedy }));
+            return Ok(Some(Named {
+                hosts,
+                by: "list of hosts (--hosts)".to_owned(),
+                remedy,
+                shell: "ssh",
+            }));
         }
         (None, None) if arguments.here => return Ok(None),
         (None, None) => {}
@@ -259,9 +275,10 @@ fn named(arguments: &Arguments) -> Result<Option<Named>, Refusal> {
     let found = found.map_err(|reason| {
         Refusal::usage(format!("{reason}; use -m, --hosts or --here to leave it aside"))
     })?;
-    Ok(found.map(|Allocation { hosts, by }| Named {
-        hosts,
-        by: format!("allocation ({by})"),
+    Ok(found.map(|allocation| Named {
+        shell: allocation.shell(std::env::var_os("PATH").as_deref()),
+        hosts: allocation.hosts,
+        by: format!("allocation ({})", allocation.by),
         remedy: "ask for a larger one",
     }))
 }
@@ -269,7 +286,7 @@ fn named(arguments: &Arguments) -> Result<Option<Named>, Refusal> {
 fn count(arguments: &Arguments, named: Option<&Named>) -> Result<u32, Refusal> {
     let max = gaspi_core::bootstrap::RANKS_MAX;
     match (arguments.ranks, named) {
-        (Some(ranks), Some(Named { hosts, by, remedy }))
+        (Some(ranks), Some(Named { hosts, by, remedy, .. }))
             if ranks as usize > hosts.len() && !arguments.oversubscribe =>
         {
             let slots = hosts.len();

@@ -6,10 +6,11 @@ use crate::channel::Channel;
 use crate::process::Ending;
 use crate::protocol::{self, Down, Up};
 use crate::refusal::{EXIT_HOST, Refusal};
+use crate::shell_process::ShellProcess;
 use crate::ssh_liveness::Silence;
-use crate::ssh_process::SshProcess;
 use gaspi_core::bootstrap::RelayId;
-use gaspi_tools::remote_agent::{Opened, Opening, Ssh, Tool};
+use gaspi_tools::remote_agent::{Opened, Opening, Tool};
+use gaspi_tools::remote_shell::RemoteShell;
 use std::ffi::OsStr;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -40,7 +41,7 @@ impl Step {
     /// A text for the user who waits.
     pub(crate) fn words(self) -> &'static str {
         match self {
-            Step::Reaching => "ssh is being started",
+            Step::Reaching => "the agent is being started",
             Step::Carrying => "gaspi_run is being carried over",
             Step::Up => "the agent is up",
             Step::Ready => "ready",
@@ -76,8 +77,8 @@ pub(crate) struct Remote {
     pub(crate) owed: u32,
     /// What there is to do, until it is handed out; nothing if it is only asked whether it answers.
     pub(crate) plan: Option<Assignment>,
-    ssh: SshProcess,
-    /// Through the pipes of ssh.
+    shell: ShellProcess,
+    /// Through its pipes.
     channel: Channel,
     opening: Option<Opening>,
     silence: Silence,
@@ -86,21 +87,21 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Starts ssh. `mask` are the signals that were blocked before; a machine that is silent is
-    /// waited for with `patience`.
+    /// Starts ssh or srun. `mask` are the signals that were blocked before; a machine that is silent
+    /// is waited for with `patience`.
     pub(crate) fn start(
-        ssh: &Ssh,
+        shell: &RemoteShell,
         tool: &Tool,
         plan: Assignment,
         only_ping: bool,
         (patience, mask): (Duration, libc::sigset_t),
     ) -> Result<Remote, Refusal> {
-        let command = ssh.command(&plan.host, tool, &[OsStr::new("--agent")]);
+        let command = shell.command(&plan.host, tool, &[OsStr::new("--agent")]);
         let failed = |error: std::io::Error| Refusal {
             status: EXIT_HOST,
-            message: format!("host {}: starting {}: {error}", plan.host, ssh.program().display()),
+            message: format!("host {}: starting {}: {error}", plan.host, shell.program().display()),
         };
-        let (process, from, to) = SshProcess::start(ssh, command, mask).map_err(failed)?;
+        let (process, from, to) = ShellProcess::start(shell, command, mask).map_err(failed)?;
         let channel = Channel::new(from, to).map_err(failed)?;
         Ok(Remote {
             name: plan.host.clone(),
@@ -110,7 +111,7 @@ impl Remote {
             machine: None,
             owed: 0,
             plan: (!only_ping).then_some(plan),
-            ssh: process,
+            shell: process,
             channel,
             opening: Some(Opening::default()),
             silence: Silence::new(patience),
@@ -118,14 +119,14 @@ impl Remote {
         })
     }
 
-    /// The process of ssh, while it runs.
+    /// The process that connects with it, while it runs.
     pub(crate) fn pid(&self) -> Option<i32> {
-        (!self.ssh.has_ended()).then_some(self.ssh.pid())
+        (!self.shell.has_ended()).then_some(self.shell.pid())
     }
 
-    /// The process of ssh, also when it has ended.
+    /// The process that connects with it, also when it has ended.
     pub(crate) fn process(&self) -> i32 {
-        self.ssh.pid()
+        self.shell.pid()
     }
 
     /// Tells the agent what there is to do, in a job of so many machines.
@@ -165,7 +166,7 @@ impl Remote {
 
     /// What has to be waited for.
     pub(crate) fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.channel.readable().into_iter().chain(self.ssh.readable())
+        self.channel.readable().into_iter().chain(self.shell.readable())
     }
 
     /// To be written to, where something waits for that.
@@ -181,7 +182,7 @@ impl Remote {
 
     /// Whether the agent is there, which says something every second.
     fn is_watched(&self) -> bool {
-        self.opening.is_none() && !self.is_over() && !self.ssh.has_ended()
+        self.opening.is_none() && !self.is_over() && !self.shell.has_ended()
     }
 
     /// Says something to the agent, once there is one.
@@ -206,7 +207,7 @@ impl Remote {
 
     /// ssh has ended, if this is its process.
     pub(crate) fn ended(&mut self, pid: i32, ending: Ending) -> bool {
-        self.ssh.ended(pid, ending)
+        self.shell.ended(pid, ending)
     }
 
     /// Closes the connection: an agent that has not said that all is done ends its ranks and
@@ -217,7 +218,7 @@ impl Remote {
             self.kill();
         }
         self.channel.hang_up();
-        self.ssh.close_messages();
+        self.shell.close_messages();
         if self.step != Step::Done {
             self.step = Step::Lost;
         }
@@ -225,7 +226,7 @@ impl Remote {
 
     /// Ends ssh.
     pub(crate) fn kill(&self) {
-        self.ssh.kill();
+        self.shell.kill();
     }
 
     /// Takes in what has come.
@@ -234,7 +235,7 @@ impl Remote {
         if self.step == Step::Lost {
             return news;
         }
-        self.ssh.read_messages();
+        self.shell.read_messages();
         if self.channel.fill() > 0 {
             self.silence.note_heard();
         }
@@ -255,9 +256,9 @@ impl Remote {
         if let Some(reason) = wrong {
             news.push(self.lose(reason));
         } else if self.is_gone() {
-            let reason = self.ssh.farewell();
+            let reason = self.shell.farewell();
             news.push(self.lose(reason));
-        } else if self.is_watched() && self.silence.is_cut(self.ssh.pid()) {
+        } else if self.is_watched() && self.silence.is_cut(self.shell.pid()) {
             let reason = self.silence.words();
             news.push(self.lose(reason));
         }
@@ -315,7 +316,7 @@ impl Remote {
                 Opened::Runs(rest) => {
                     self.channel.put_back(rest);
                     self.opening = None;
-                    self.ssh.forget_messages();
+                    self.shell.forget_messages();
                     return Ok(());
                 }
                 Opened::Carry | Opened::Noise => {
@@ -331,7 +332,7 @@ impl Remote {
         if self.is_over() {
             return false;
         }
-        if self.ssh.has_ended() {
+        if self.shell.has_ended() {
             return true;
         }
         if !self.channel.ended() {

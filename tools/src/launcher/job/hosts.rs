@@ -25,7 +25,7 @@ impl Running {
                 self.host.stage(&ranks, StartStage::Reaching);
                 let only_ping = self.plan.only_ping;
                 let how = (way.patience, self.signals.before);
-                match Remote::start(&way.ssh, &way.tool, plan, only_ping, how) {
+                match Remote::start(&way.shell, &way.tool, plan, only_ping, how) {
                     Ok(remote) => self.remotes.push(remote),
                     Err(refusal) => return Err(self.abandon(refusal)),
                 }

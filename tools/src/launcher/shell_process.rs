@@ -1,9 +1,10 @@
-//! The ssh that connects gaspi_run with another machine: a child process, the messages that it
-//! prints, and how it ended. What goes through its pipes is the matter of a
+//! The remote shell that connects gaspi_run with another machine: a child process, the messages
+//! that it prints, and how it ended. What goes through its pipes is the matter of a
 //! [`Channel`](crate::channel::Channel).
 
 use crate::process::{Ending, Process};
-use gaspi_tools::remote_agent::{self, Ssh};
+use gaspi_tools::remote_agent;
+use gaspi_tools::remote_shell::RemoteShell;
 use gaspi_tools::signals;
 use gaspi_tools::system;
 use std::ffi::OsString;
@@ -13,14 +14,16 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// Bytes of ssh's messages that are kept: the last ones.
+/// Bytes of its messages that are kept: the last ones.
 const MESSAGES_MAX: usize = 8 << 10;
 
-/// A child that is ssh, until it has been waited for and beyond.
+/// A child that is ssh or srun, until it has been waited for and beyond.
 #[derive(Debug)]
-pub(crate) struct SshProcess {
+pub(crate) struct ShellProcess {
     /// The program, for messages.
     program: OsString,
+    /// The signal that ends it.
+    end_signal: i32,
     process: Process,
     ending: Option<Ending>,
     /// Its standard error; `None` once that is not read any more.
@@ -28,18 +31,18 @@ pub(crate) struct SshProcess {
     messages: Vec<u8>,
 }
 
-impl SshProcess {
-    /// Starts `command` of `ssh`. `mask` are the signals that were blocked before. Returns the
+impl ShellProcess {
+    /// Starts `command` of `shell`. `mask` are the signals that were blocked before. Returns the
     /// child's standard output and standard input too.
     pub(crate) fn start(
-        ssh: &Ssh,
+        shell: &RemoteShell,
         mut command: Command,
         mask: libc::sigset_t,
-    ) -> io::Result<(SshProcess, OwnedFd, OwnedFd)> {
+    ) -> io::Result<(ShellProcess, OwnedFd, OwnedFd)> {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let parent = std::process::id() as i32;
+        let (parent, end_signal) = (std::process::id() as i32, shell.end_signal());
         // SAFETY: only async-signal-safe calls between fork and exec.
-        unsafe { command.pre_exec(move || prepare(parent, &mask)) };
+        unsafe { command.pre_exec(move || prepare(parent, end_signal, &mask)) };
         let mut child = command.spawn()?;
         let process = Process::of_child(child.id() as i32)?;
         let (Some(to), Some(from)) = (child.stdin.take(), child.stdout.take()) else {
@@ -49,9 +52,17 @@ impl SshProcess {
         if let Some(errors) = &errors {
             system::set_nonblocking(errors.as_fd())?;
         }
-        let program = ssh.program().to_owned();
-        let ssh = SshProcess { program, process, ending: None, errors, messages: Vec::new() };
-        Ok((ssh, OwnedFd::from(from), OwnedFd::from(to)))
+        let program = shell.program().to_owned();
+        let end_signal = shell.end_signal();
+        let shell = ShellProcess {
+            program,
+            end_signal,
+            process,
+            ending: None,
+            errors,
+            messages: Vec::new(),
+        };
+        Ok((shell, OwnedFd::from(from), OwnedFd::from(to)))
     }
 
     /// Its number, also when it has ended.
@@ -74,7 +85,7 @@ impl SshProcess {
 
     pub(crate) fn kill(&self) {
         if self.ending.is_none() {
-            self.process.signal(libc::SIGKILL);
+            self.process.signal(self.end_signal);
         }
     }
 
@@ -125,9 +136,9 @@ impl SshProcess {
 }
 
 /// In the new process, before it becomes ssh.
-fn prepare(parent: i32, mask: &libc::sigset_t) -> std::io::Result<()> {
+fn prepare(parent: i32, end_signal: i32, mask: &libc::sigset_t) -> std::io::Result<()> {
     // SAFETY: an integer option.
-    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) };
+    unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, end_signal, 0, 0, 0) };
     // SAFETY: no arguments.
     if unsafe { libc::getppid() } != parent {
         // SAFETY: does not return.

@@ -1,0 +1,208 @@
+//! The programs that run a command on another machine: ssh, or srun in an allocation of Slurm.
+//!
+//! Both connect standard input, output and errors of that command with pipes here.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::remote_agent::Tool;
+
+/// How a program takes its arguments.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// As ssh does: options, host, a line for the user's shell.
+    Ssh,
+    /// As srun of Slurm does: options, among them the host, and a command with its arguments.
+    Srun,
+}
+
+/// How other machines are reached.
+#[derive(Debug, Clone)]
+pub struct RemoteShell {
+    program: OsString,
+    options: Vec<OsString>,
+    kind: Kind,
+}
+
+impl RemoteShell {
+    /// By `program`, else by GASPI_SSH, else by `usual`: srun, or a program that takes the
+    /// arguments of ssh, perhaps with options behind it, separated by blanks. `options` follow as
+    /// they are. A machine whose sshd says nothing for `silent` seconds counts as lost.
+    ///
+    /// # Errors
+    /// There is no program in it.
+    pub fn new(
+        program: Option<&OsStr>,
+        usual: &str,
+        options: &[OsString],
+        silent: u64,
+    ) -> Result<RemoteShell, String> {
+        let variable = std::env::var_os("GASPI_SSH");
+        let line = program.map(OsStr::to_owned).or(variable).unwrap_or_else(|| usual.into());
+        let words = line.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        let mut words = words.map(|word| OsStr::from_bytes(word).to_owned());
+        let Some(program) = words.next() else {
+            return Err("--ssh or GASPI_SSH names no program; unset, it is ssh, or srun in an \
+                        allocation of Slurm"
+                .to_owned());
+        };
+        let mut all: Vec<OsString> = words.collect();
+        all.extend_from_slice(options);
+        let is_srun = Path::new(&program).file_name() == Some(OsStr::new("srun"));
+        let kind = if is_srun { Kind::Srun } else { Kind::Ssh };
+        match kind {
+            Kind::Ssh => all.extend(ssh_options(silent)),
+            Kind::Srun => all.extend(SRUN_OPTIONS.map(OsString::from)),
+        }
+        Ok(RemoteShell { program, options: all, kind })
+    }
+
+    /// The program, for messages.
+    pub fn program(&self) -> &OsStr {
+        &self.program
+    }
+
+    /// The signal that ends the program, and what it runs on the other machine. srun leaves that
+    /// running when it is killed.
+    pub fn end_signal(&self) -> i32 {
+        match self.kind {
+            Kind::Ssh => libc::SIGKILL,
+            Kind::Srun => libc::SIGTERM,
+        }
+    }
+
+    /// The command that runs `tool` with `arguments` on `host`.
+    pub fn command(&self, host: &str, tool: &Tool, arguments: &[&OsStr]) -> Command {
+        let words = tool.words(arguments);
+        let mut command = Command::new(&self.program);
+        command.args(&self.options);
+        match self.kind {
+            Kind::Ssh => {
+                let mut line = b"exec".to_vec();
+                for word in &words {
+                    line.push(b' ');
+                    line.extend(quoted(word.as_bytes()));
+                }
+                command.arg(address(host)).arg(OsStr::from_bytes(&line));
+            }
+            Kind::Srun => {
+                command.arg(format!("--nodelist={host}")).args(&words);
+            }
+        }
+        command
+    }
+}
+
+/// Options of ssh behind the user's, since it takes the first value that it meets. It asks each
+/// second, and gives up when one more question than the count was not answered.
+fn ssh_options(silent: u64) -> Vec<OsString> {
+    let count = silent.saturating_sub(2).max(3);
+    let own = [
+        // A question to the terminal would hold up everything, unseen.
+        "BatchMode=yes".to_owned(),
+        "ConnectTimeout=10".to_owned(),
+        "ServerAliveInterval=1".to_owned(),
+        format!("ServerAliveCountMax={count}"),
+    ];
+    let mut all: Vec<OsString> = vec!["-T".into()];
+    for option in own {
+        all.extend(["-o".into(), option.into()]);
+    }
+    all
+}
+
+/// One process on one node that may use all of the node's cores, beside other steps. Unbuffered:
+/// srun passes on whole lines only without it, and what the agent says has none.
+const SRUN_OPTIONS: [&str; 8] = [
+    "--nodes=1",
+    "--ntasks=1",
+    "--overlap",
+    "--cpu-bind=none",
+    "--mpi=none",
+    "--unbuffered",
+    "--quiet",
+    "--export=ALL",
+];
+
+/// A word between single quotes, as all shells read it.
+fn quoted(word: &[u8]) -> Vec<u8> {
+    let mut text = vec![b'\''];
+    for byte in word {
+        match byte {
+            b'\'' => text.extend(b"'\\''"),
+            other => text.push(*other),
+        }
+    }
+    text.push(b'\'');
+    text
+}
+
+/// As ssh wants it: an IPv6 address without brackets.
+fn address(host: &str) -> String {
+    let (user, host) = match host.rsplit_once('@') {
+        Some((user, host)) => (format!("{user}@"), host),
+        None => (String::new(), host),
+    };
+    let plain = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    format!("{user}{plain}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(line: &str, options: &[OsString]) -> Result<RemoteShell, String> {
+        RemoteShell::new(Some(OsStr::new(line)), "ssh", options, 5)
+    }
+
+    #[test]
+    fn words_survive_the_shell() {
+        for word in ["plain", "two words", "it's", "$HOME `x` \"y\" \\", "*", "a\nb", "''"] {
+            let mut line = b"printf %s ".to_vec();
+            line.extend(quoted(word.as_bytes()));
+            let output = Command::new("sh").arg("-c").arg(OsStr::from_bytes(&line)).output();
+            assert_eq!(output.expect("sh").stdout, word.as_bytes());
+        }
+    }
+
+    #[test]
+    fn the_users_options_come_first() {
+        let options = [OsString::from("-oBatchMode=no"), "-p".into(), "2222".into()];
+        let ssh = shell("  my-ssh  -v ", &options).expect("ssh");
+        assert_eq!(ssh.program(), "my-ssh");
+        let start = ["-v", "-oBatchMode=no", "-p", "2222", "-T", "-o", "BatchMode=yes"];
+        assert_eq!(ssh.options[..start.len()], start.map(OsString::from));
+        assert_eq!(ssh.options.last(), Some(&"ServerAliveCountMax=3".into()));
+        assert!(shell(" ", &[]).is_err());
+    }
+
+    #[test]
+    fn addresses() {
+        for (host, expected) in [
+            ("a", "a"),
+            ("[fd77::1]", "fd77::1"),
+            ("fd77::1", "fd77::1"),
+            ("me@[::2]", "me@::2"),
+            ("me@a", "me@a"),
+        ] {
+            assert_eq!(address(host), expected);
+        }
+    }
+
+    #[test]
+    fn srun_gets_words_and_its_own_options() {
+        let srun = shell("/opt/slurm/bin/srun --mem=0", &["--quit-on-interrupt".into()]);
+        let srun = srun.expect("srun");
+        assert_eq!(srun.end_signal(), libc::SIGTERM);
+        let tool = Tool::own("gaspi_run").expect("tool");
+        let command = srun.command("n07", &tool, &[OsStr::new("--agent")]);
+        let words: Vec<&OsStr> = command.get_args().collect();
+        assert_eq!(words[..3], ["--mem=0", "--quit-on-interrupt", "--nodes=1"]);
+        let at = words.iter().position(|word| *word == "--nodelist=n07").expect("the host");
+        assert_eq!(words[at + 1..at + 3], ["sh", "-c"]);
+        assert_eq!(words.last(), Some(&OsStr::new("--agent")));
+        assert!(!words.contains(&OsStr::new("-T")), "an option of ssh");
+    }
+}
