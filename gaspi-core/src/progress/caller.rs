@@ -37,11 +37,14 @@ impl Sockets for Arrivals<'_> {
         let Some(verbs) = self.verbs else { return self.tcp.look() };
         let busy = verbs.poll();
         // A look at the completions costs no system call, one at the sockets does.
-        if !verbs.table.sockets_are_due(monotonic_ns()) {
+        let began_ns = monotonic_ns();
+        if !verbs.table.sockets_are_due(began_ns) {
             return busy;
         }
         verbs.table.disarm_if_armed();
-        self.tcp.look() | busy
+        let found = self.tcp.look();
+        verbs.table.note_socket_look(began_ns, monotonic_ns(), found);
+        found | busy
     }
 
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {
