@@ -130,6 +130,9 @@ impl Inner {
         if deadline == Deadline::Now {
             return if self.arrivals().look_once() { attempt() } else { None };
         }
+        if let Some(value) = self.arrivals().poll_briefly(self.waiter, &mut attempt) {
+            return Some(value);
+        }
         let found = {
             let arrivals = self.arrivals();
             let sockets: &dyn Sockets = &arrivals;

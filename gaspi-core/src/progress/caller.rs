@@ -3,12 +3,13 @@
 use crate::os::clock::monotonic_ns;
 use crate::policy::acknowledge::Flush;
 use crate::policy::owner::PollOwner;
+use crate::policy::spin::BRIEF_LOOKS;
 use crate::progress::thread::try_receiver;
 use crate::sync::{Ordering, fence};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::verbs::Verbs;
-use crate::wait::Sockets;
+use crate::wait::{Sockets, Waiter};
 use std::time::Duration;
 
 /// What brings something from ranks of other nodes: streams, and a device if there is one.
@@ -24,6 +25,26 @@ impl Arrivals<'_> {
         let arrived = self.verbs.is_some_and(Verbs::poll);
         self.tcp.look_once() || arrived
     }
+
+    /// Repeats `attempt` for about as long as a device takes there and back, with looks at the
+    /// completions in between: no system call, and no look at the clock.
+    pub(crate) fn poll_briefly<T>(
+        self,
+        waiter: Waiter,
+        attempt: &mut impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let verbs = self.verbs?;
+        let polling = &self.tcp.table.polling;
+        // Else the progress thread would be told of what comes.
+        polling.note_caller_poll();
+        let looks = if waiter.spins() { BRIEF_LOOKS } else { 1 };
+        let found = (0..looks).find_map(|_| {
+            verbs.poll();
+            attempt()
+        })?;
+        polling.note_brief();
+        Some(found)
+    }
 }
 
 impl Sockets for Arrivals<'_> {
@@ -37,11 +58,14 @@ impl Sockets for Arrivals<'_> {
         let Some(verbs) = self.verbs else { return self.tcp.look() };
         let busy = verbs.poll();
         // A look at the completions costs no system call, one at the sockets does.
-        if !verbs.table.sockets_are_due(monotonic_ns()) {
+        let began_ns = monotonic_ns();
+        if !verbs.table.sockets_are_due(began_ns) {
             return busy;
         }
         verbs.table.disarm_if_armed();
-        self.tcp.look() | busy
+        let found = self.tcp.look();
+        verbs.table.note_socket_look(began_ns, monotonic_ns(), found);
+        found | busy
     }
 
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {

@@ -52,6 +52,52 @@ fn a_wait_sends_no_read_where_the_target_vouches() {
     }
 }
 
+/// The same of one write, by another procedure each time.
+fn write_one_way(rt: &Runtime, round: u64) {
+    let t = eight(Rank(1));
+    let posted = match round % 3 {
+        0 => rt.write(&t, Q0, LIMIT),
+        1 => rt.write_notify(&t, NotificationId(0), 1, Q0, LIMIT),
+        // By no fast path.
+        _ => rt.write_list(
+            &TransferList {
+                rank: t.rank,
+                local: &[t.local],
+                local_offsets: &[t.local_offset],
+                remote: &[t.remote],
+                remote_offsets: &[t.remote_offset],
+                sizes: &[t.size],
+            },
+            Q0,
+            LIMIT,
+        ),
+    };
+    posted.expect("posted");
+    rt.wait(Q0, LIMIT).expect("wait");
+}
+
+fn a_wait_for_one_write_has_the_device_write_nothing_more() {
+    for write_end in [WriteEnd::Auto, WriteEnd::Read, WriteEnd::Ack] {
+        let ask = |choice: &mut DeviceChoice| {
+            (choice.write_end, choice.messages) = (write_end, MessageCarrier::Device);
+        };
+        run_held_back(2, ask, |rt, fabric| {
+            make(rt, S0, 8192);
+            exchange(rt, 2);
+            if rt.rank() == Rank(0) {
+                let writes = || fabric.counter(0, "write") + fabric.counter(0, "write_imm");
+                let before = writes();
+                (0..ROUNDS).for_each(|round| write_one_way(rt, round));
+                let found = writes() - before;
+                // A pair that comes up meanwhile is tried by a write.
+                let expected = ROUNDS..ROUNDS + ROUNDS / 4;
+                assert!(expected.contains(&found), "{found} writes with {write_end:?}");
+            }
+            meet(rt);
+        });
+    }
+}
+
 fn news_by_a_socket_comes_behind_the_data() {
     // What rank 0 says goes by TCP, what it writes by its device.
     let ask = |choice: &mut DeviceChoice| {
@@ -119,6 +165,7 @@ fn news_by_shared_memory_comes_behind_the_data() {
 tests! {
     VERBS:
         a_wait_sends_no_read_where_the_target_vouches,
+        a_wait_for_one_write_has_the_device_write_nothing_more,
         news_by_a_socket_comes_behind_the_data;
     VERBS_PAIRS:
         news_by_shared_memory_comes_behind_the_data;

@@ -38,15 +38,12 @@ pub(super) struct Direct {
     inline: AtomicU32,
     /// Bytes of a transfer.
     size_max: AtomicU64,
-    /// One less than a power of two: of so many requests at least one is signalled.
-    signal_mask: AtomicU64,
     /// The number of the next work request, and how many have left the send queue.
     next: AtomicU64,
     freed: AtomicU64,
     /// The number of the first that there is no room for.
     until: AtomicU64,
-    /// All below this number are known to have a signalled one behind them.
-    signalled: AtomicU64,
+    signals: Signals,
     /// The generation of the queue beside [`RUNS`], or 0.
     run: AtomicU64,
     /// Requests of the run.
@@ -55,6 +52,17 @@ pub(super) struct Direct {
     has_written: AtomicBool,
     /// The error that the device refused a request with.
     refused: AtomicU32,
+}
+
+/// Which work requests are signalled.
+#[derive(Debug, Default)]
+struct Signals {
+    /// Of so many at least one is.
+    every: AtomicU64,
+    /// The next one is, once there have been so many.
+    at: AtomicU64,
+    /// All below this number have a signalled one behind them.
+    below: AtomicU64,
 }
 
 /// The device has refused a request: the lane is to be looked at.
@@ -98,7 +106,12 @@ impl Direct {
 
     /// How many of the last ones may have no signalled one behind them.
     pub(super) fn unsignalled(&self) -> u64 {
-        self.next() - self.signalled.load(PLAIN).max(self.freed())
+        self.next() - self.all_signalled()
+    }
+
+    /// All below this number have a signalled one behind them, or have ended.
+    fn all_signalled(&self) -> u64 {
+        self.signals.below.load(PLAIN).max(self.freed())
     }
 
     /// A work request has been posted.
@@ -107,7 +120,7 @@ impl Direct {
         let next = self.next() + 1;
         self.next.store(next, PLAIN);
         if signalled {
-            self.signalled.store(next, PLAIN);
+            self.signals.below.store(next, PLAIN);
         }
     }
 
@@ -151,21 +164,30 @@ impl Direct {
     }
 
     /// Lets the thread of `slot` post without the lock, unless the device cannot send a
-    /// notification in line, or has refused a request of this pair.
-    pub(super) fn give(&self, slot: &Slot, poster: Poster, limits: Limits, size_max: u64) -> bool {
+    /// notification in line, or has refused a request of this pair. `is_first` if nothing is under
+    /// way, and nothing of the run has been posted.
+    pub(super) fn give(
+        &self,
+        slot: &Slot,
+        poster: Poster,
+        limits: Limits,
+        (size_max, is_first): (u64, bool),
+    ) -> bool {
         if self.refused.load(PLAIN) != 0 {
             return false;
         }
-        let Limits { depth, inline, message, .. } = limits;
+        let Limits { depth, inline, message, ends_at_ack } = limits;
         // Half of the send queue at most is unsignalled.
-        let unsignalled = u64::from((depth / 2).clamp(1, SIGNAL_EVERY));
+        let every = u64::from((depth / 2).clamp(1, SIGNAL_EVERY));
         self.pair.store(poster.pair, PLAIN);
         self.post.store(poster.post as *mut (), PLAIN);
         self.depth.store(depth, PLAIN);
         self.inline.store(inline, PLAIN);
         self.size_max.store(message.min(size_max), PLAIN);
-        self.signal_mask.store((1 << unsignalled.ilog2()) - 1, PLAIN);
+        self.signals.every.store(every, PLAIN);
         self.set_freed(0);
+        let at = if is_first && ends_at_ack { 0 } else { self.all_signalled() + every };
+        self.signals.at.store(at, PLAIN);
         inline as usize >= PUT_LEN && self.bias.give(slot)
     }
 }
@@ -187,7 +209,22 @@ impl Direct {
         let next = first + requests;
         self.next.store(next, PLAIN);
         self.requests.store(self.requests.load(PLAIN) + 1, PLAIN);
-        (first, next & self.signal_mask.load(PLAIN) < requests)
+        let signalled = next >= self.signals.at.load(PLAIN);
+        if signalled {
+            self.signals.below.store(next, PLAIN);
+            self.signals.at.store(next + self.signals.every.load(PLAIN), PLAIN);
+        }
+        (first, signalled)
+    }
+
+    /// The same of a read, which is signalled.
+    #[inline(always)]
+    fn count_read(&self) -> u64 {
+        let first = self.next();
+        self.next.store(first + 1, PLAIN);
+        self.requests.store(self.requests.load(PLAIN) + 1, PLAIN);
+        self.signals.below.store(first + 1, PLAIN);
+        first
     }
 
     #[cold]
@@ -286,7 +323,7 @@ impl DirectLane<'_> {
     #[inline(always)]
     pub(crate) fn read(&self, size: u64) -> Result<(), Refused> {
         let lane = self.lane;
-        let (first, _) = lane.count(1);
+        let first = lane.count_read();
         // SAFETY: as for `write`.
         let result = unsafe { lane.poster().read(first, (self.local, self.remote, size)) };
         if result == 0 { Ok(()) } else { Err(lane.note_refusal(result)) }

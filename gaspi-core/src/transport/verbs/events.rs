@@ -237,6 +237,9 @@ impl DeviceTable {
     pub(crate) fn disarm(&self) {
         self.arming.now.store(armed::NOT, Ordering::SeqCst);
         self.device.drain_channel();
+        // What another thread has armed it for meanwhile may have been taken: it is armed again
+        // when this one looks no more.
+        self.arming.now.store(armed::NOT, Ordering::SeqCst);
     }
 
     /// The same where the channel may say something at all.
@@ -250,18 +253,20 @@ impl DeviceTable {
 impl Verbs<'_> {
     /// Nobody looks from now on: has the channel tell of what somebody waits for.
     pub(crate) fn rest(self) {
-        let arm = || match self.table.arming.at_rest() {
-            armed::FOR_ALL => {
-                self.table.arm();
-                true
+        loop {
+            let level = self.table.arming.at_rest();
+            // Still armed: whoever takes from the channel what it says looks, and rests later.
+            if self.table.arming.now.load(Ordering::SeqCst) >= level {
+                return;
             }
-            armed::FOR_MESSAGES => {
-                self.table.arm_for_messages();
-                true
+            match level {
+                armed::FOR_ALL => self.table.arm(),
+                _ => self.table.arm_for_messages(),
             }
-            _ => false,
-        };
-        // What has come before is told of by nobody.
-        while arm() && self.poll_armed() {}
+            // What has come before is told of by nobody.
+            if !self.poll_armed() {
+                return;
+            }
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! A lane that a device carries: a queue and a peer, its pair, and what is under way on it.
 //!
 //! Requests are posted in their order; what the send queue has no room for waits here. Who waits
-//! for the queue has something end behind its writes ([`Verbs::finish`](super::Verbs::finish)).
+//! for the queue has something end behind its writes (`finish.rs`).
 //!
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
@@ -63,14 +63,14 @@ impl Request {
 
 /// What the end of a request means.
 #[derive(Debug)]
-enum Kind {
+pub(super) enum Kind {
     /// The way is proved.
     Proof,
     Write(Stream),
     Read(Stream, Notify),
     /// All writes, and so many requests that were not noted.
     Finish(Stream, u32),
-    /// So many reads that were not noted.
+    /// So many requests that were not noted, the last of which is signalled.
     Run(Stream, u32),
     Fence(Option<(Stream, u32)>),
     Atomic(AtomicSent),
@@ -141,8 +141,8 @@ pub(super) struct LaneState {
     sent: VecDeque<Sent>,
     /// Writes that the peer's device has.
     pub(super) acknowledged: Vec<(Stream, u32)>,
-    /// Whether there are writes that no read is behind.
-    unfinished: bool,
+    /// Writes behind which nothing ends.
+    pub(super) unfinished: u32,
     pub(super) counters: Counters,
     /// The request that the device has refused, and why.
     refused: Option<(Stream, u32)>,
@@ -165,7 +165,7 @@ pub(super) struct Begun {
 /// How many requests there have been, and how many the device has nothing to do with any more.
 #[derive(Debug, Default)]
 pub(super) struct Counters {
-    begun: u64,
+    pub(super) begun: u64,
     pub(super) ended: u64,
 }
 
@@ -269,8 +269,8 @@ impl LaneState {
     pub(super) fn push(&mut self, request: Request) {
         self.direct.take();
         match &request {
-            Request::Put { .. } => self.unfinished = true,
-            Request::Finish { .. } | Request::Fence { .. } => self.unfinished = false,
+            Request::Put { .. } => self.unfinished += 1,
+            Request::Finish { .. } | Request::Fence { .. } => self.unfinished = 0,
             _ => {}
         }
         self.counters.begun += 1;
@@ -287,25 +287,10 @@ impl LaneState {
         self.waiting.push_back(Request::Diverted(request));
     }
 
-    /// Whether there are writes that a read would end.
-    pub(super) fn is_unfinished(&mut self) -> bool {
-        self.unfinished |= self.direct.take_written();
-        self.unfinished
-    }
-
     /// Requests that have not been noted, all of one generation: what is posted from now on does
     /// not belong to them.
     pub(super) fn take_run(&mut self) -> Option<Run> {
         self.direct.take_run()
-    }
-
-    /// Has a run, which was taken, end once all that was posted has.
-    pub(super) fn end_run(&mut self, stream: Stream, run: Run, ended: &mut Ended) {
-        if self.has_ended_all() {
-            return add(&mut ended.done, stream);
-        }
-        self.counters.begun += 1;
-        self.note(Kind::Run(stream, run.requests));
     }
 
     /// Posts the request that proves the way.
@@ -379,7 +364,11 @@ impl LaneState {
         room == 1 || self.direct.unsignalled() + 1 >= u64::from(SIGNAL_EVERY)
     }
 
-    fn post(&mut self, request: &WorkRequest<'_>, signalled: bool) -> Result<(), String> {
+    pub(super) fn post(
+        &mut self,
+        request: &WorkRequest<'_>,
+        signalled: bool,
+    ) -> Result<(), String> {
         self.direct.take_to_post()?;
         let signalled = signalled || self.is_signalled(self.room());
         let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
@@ -472,16 +461,6 @@ impl LaneState {
         }
     }
 
-    /// Posts a read behind all writes, or only something that ends behind them.
-    fn post_read_behind(&mut self, reads: bool) -> Result<(), String> {
-        let pair = self.pair.as_mut().ok_or("there is no pair")?;
-        let behind = match pair.flush_target().filter(|_| reads) {
-            Some(remote) => WorkRequest::Read { local: pair.scratch(), remote, size: 1 },
-            None => WorkRequest::Nothing,
-        };
-        self.post(&behind, true)
-    }
-
     /// Posts a frame as a message; false if there is no room for it now.
     fn post_message(&mut self, frame: &Frame, signalled: bool) -> Result<bool, String> {
         let mut bytes = std::mem::take(&mut self.message);
@@ -499,7 +478,8 @@ impl LaneState {
         posted.map(|()| fits)
     }
 
-    fn note(&mut self, kind: Kind) {
+    /// Notes what ends with the last work request.
+    pub(super) fn note(&mut self, kind: Kind) {
         self.sent.push_back(Sent { last: self.direct.next() - 1, kind });
     }
 
@@ -510,15 +490,17 @@ impl LaneState {
         limits: Limits,
     ) -> Result<Option<Request>, String> {
         let mut notifies = put.value != 0;
+        let signalled = self.ends_by_itself(limits);
         while let Some((local, remote)) = data.filter(|_| put.size > 0) {
             if self.room() == 0 {
                 return Ok(Some(Request::Put { put, data }));
             }
             let part = put.size.min(limits.message);
             let immediate = immediate(&put).filter(|_| part == put.size);
-            self.post(&WorkRequest::Write { local, remote, size: part, immediate }, false)?;
             put.size -= part;
             notifies &= immediate.is_none();
+            let signalled = signalled && put.size == 0 && !notifies;
+            self.post(&WorkRequest::Write { local, remote, size: part, immediate }, signalled)?;
             data = Some((
                 Local { address: local.address + part, ..local },
                 Remote { address: remote.address + part, ..remote },
@@ -527,7 +509,7 @@ impl LaneState {
         if notifies {
             // What the message does not carry has its place.
             let frame = Frame::Put(Put { size: 0, last: true, ..put });
-            if !self.post_message(&frame, false)? {
+            if !self.post_message(&frame, signalled)? {
                 return Ok(Some(Request::Put { put, data: None }));
             }
         }
@@ -583,7 +565,7 @@ impl LaneState {
         self.pair = None;
         self.failed = None;
         self.counters.ended = self.counters.begun;
-        self.unfinished = false;
+        self.unfinished = 0;
         self.diversion.waiting = 0;
         let run = run.map(|run| (run.stream(queue), run.requests));
         let sent = self.sent.drain(..).filter_map(|sent| sent.kind.counted());

@@ -46,16 +46,17 @@ impl DeviceTable {
         let Some(state) = lane.try_lock().filter(|state| usable && state.takes_more()) else {
             return false;
         };
-        if !lane.direct.has_run() {
+        let is_new = !lane.direct.has_run();
+        if is_new {
             let Some(generation) = begin() else { return false };
             // A wait that clears it looks at the lane behind its lock, which this thread has.
             self.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
             lane.direct.open_run(generation);
         }
-        state
-            .pair
-            .as_ref()
-            .is_some_and(|pair| lane.direct.give(slot, pair.poster(), pair.limits(), size_max))
+        let is_first = is_new && state.has_ended_all();
+        state.pair.as_ref().is_some_and(|pair| {
+            lane.direct.give(slot, pair.poster(), pair.limits(), (size_max, is_first))
+        })
     }
 
     /// The device has refused a request: the thread that looks next takes the pair down.

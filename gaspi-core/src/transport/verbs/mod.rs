@@ -19,6 +19,7 @@ mod direct;
 mod divert;
 mod ended;
 mod events;
+mod finish;
 mod guests;
 mod lane;
 mod lane_bias;
@@ -37,6 +38,7 @@ mod scale_tests;
 mod select;
 mod sharing;
 mod shown;
+mod socket_looks;
 mod subnet;
 mod vouching;
 mod work;
@@ -45,7 +47,7 @@ use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::sync::once_arc::OnceArc;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, epoch};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingRequests};
@@ -57,6 +59,7 @@ use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
 use lane::{Lane, LaneState, Request};
 use receives::Receives;
+use socket_looks::SocketLooks;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -123,8 +126,8 @@ pub(crate) struct DeviceTable {
     /// Whether a queue may have runs, or writes that no read is behind.
     has_unfinished: [AtomicBool; QUEUE_MAX as usize],
     arming: Arming,
-    /// When the sockets were looked at last, which is done by time.
-    sockets_looked_ns: AtomicU64,
+    /// When the sockets are to be looked at, which is done by time.
+    socket_looks: SocketLooks,
     device: Device,
 }
 
@@ -155,7 +158,7 @@ impl DeviceTable {
             posted_receives,
             has_unfinished: [const { AtomicBool::new(false) }; QUEUE_MAX as usize],
             arming: Arming::default(),
-            sockets_looked_ns: AtomicU64::new(0),
+            socket_looks: SocketLooks::default(),
             device,
         })
     }
@@ -365,41 +368,6 @@ impl Verbs<'_> {
             self.stream.sets.wakeup.wake();
         }
     }
-
-    /// Has reads follow the writes of a queue that have none behind them; `count` counts each.
-    pub(crate) fn finish(self, queue: QueueId, mut count: impl FnMut(Rank) -> Stream) {
-        let flag = &self.table.has_unfinished[queue.index()];
-        if !flag.load(Ordering::Relaxed) || !flag.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        for lane in self.table.used(Some(queue)) {
-            let (lane, mut state, route) = self.carrier_of(lane);
-            // What goes to one that has ended is told as lost.
-            if self.up.ranks().check_alive(lane.peer, "a request to it").is_err() {
-                continue;
-            }
-            let is_guest = lane.queue != queue;
-            if is_guest && !state.has_of(queue) {
-                continue;
-            }
-            // Runs are of the lane's own queue.
-            let run = if is_guest { None } else { state.take_run() };
-            let stream = run.map(|run| run.stream(queue));
-            if state.is_unfinished() {
-                let stream = stream.unwrap_or_else(|| count(lane.peer));
-                let requests = run.map_or(1, |run| run.requests);
-                state.push(Request::Finish { stream, requests });
-                drop(route);
-                self.pump(lane, state);
-            } else if let Some((stream, run)) = stream.zip(run) {
-                // Reads.
-                let mut ended = Ended::default();
-                state.end_run(stream, run, &mut ended);
-                drop((state, route));
-                ended.tell(self.up, lane.peer);
-            }
-        }
-    }
 }
 
 impl DeviceTable {
@@ -415,12 +383,13 @@ impl DeviceTable {
 
     /// Whether the sockets are to be looked at again.
     pub(crate) fn sockets_are_due(&self, now_ns: u64) -> bool {
-        let before = self.sockets_looked_ns.load(Ordering::Relaxed);
-        let due = now_ns.wrapping_sub(before) > SOCKETS_NS;
-        if due {
-            self.sockets_looked_ns.store(now_ns, Ordering::Relaxed);
-        }
-        due
+        self.socket_looks.are_due(now_ns)
+    }
+
+    /// They were looked at, and there was something or not.
+    pub(crate) fn note_socket_look(&self, began_ns: u64, ended_ns: u64, busy: bool) {
+        let brings_news = busy || !self.device.carries_messages();
+        self.socket_looks.note(began_ns, ended_ns, brings_news);
     }
 }
 
@@ -574,5 +543,3 @@ impl<'a> Verbs<'a> {
 
 /// Why a request to a segment that is no more is not posted.
 const GONE: &str = "it has deleted the segment";
-/// Sockets are looked at so often while completions are looked at all the time.
-const SOCKETS_NS: u64 = 2_000;
