@@ -156,10 +156,10 @@ GASPI_RANK, GASPI_NRANKS and GASPI_SOCKET (its number on its machine). Standard 
 rank 0; the output of all ranks comes out line by line, unmixed.
 
 Other hosts need sshd (in an allocation of Slurm: nothing), the program at the same place, and the
-working directory; gaspi_run itself is carried over where it is not installed. Nothing starts before
-all hosts are ready. Ranks there get the environment of gaspi_run too, but for variables of a session
-or an account (HOME, SSH_*, XDG_*, DISPLAY, ...), the umask, and the limits of open files, locked
-memory and core files.
+working directory; gaspi_run itself is carried over where it is not installed. Nothing starts
+before all hosts are ready. Ranks there get the environment of gaspi_run too, but for variables of
+a session or an account (HOME, SSH_*, XDG_*, DISPLAY, ...), the umask, and the limits of open
+files, locked memory and core files.
 
 Without -m and --hosts, in an allocation of Slurm, PBS, LSF, Grid Engine or the Kubernetes MPI
 operator, gaspi_run takes its hosts, and as many ranks on each as it has slots there; --here keeps

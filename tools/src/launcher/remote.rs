@@ -87,8 +87,8 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Starts ssh or srun. `mask` are the signals that were blocked before; a machine that is silent
-    /// is waited for with `patience`.
+    /// Starts ssh or srun. `mask` are the signals that were blocked before; a machine that is
+    /// silent is waited for with `patience`.
     pub(crate) fn start(
         shell: &RemoteShell,
         tool: &Tool,
