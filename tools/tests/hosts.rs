@@ -256,7 +256,7 @@ fn options_are_handed_to_ssh() {
     command.env("GASPI_SSH", format!("{} -i key", far.path("ssh").display()));
     Run::start(command).finish().success();
     assert!(far.calls().lines().last().is_some_and(|call| call.starts_with("-i key -T ")));
-    assert!(far.calls().contains(" 100::1 exec sh "), "{}", far.calls());
+    assert!(far.calls().contains(" 100::1 exec 'sh' '-c' "), "{}", far.calls());
     for hosts in ["-oProxyCommand=x", "a,,b", "a:0"] {
         let outcome = run(&far, &[&format!("--hosts={hosts}"), "true"]);
         assert_eq!(outcome.code, Some(2), "{}", outcome.stderr);
