@@ -108,7 +108,6 @@ pub(crate) struct Pmix {
     error_string: ErrorString,
     /// What was loaded, for messages.
     file: OsString,
-    _library: Library,
 }
 
 impl fmt::Debug for Pmix {
@@ -142,7 +141,7 @@ impl Pmix {
             let found = unsafe { library.get::<T>(name.as_bytes()) };
             found.map(|found| *found).map_err(|_| format!("{} lacks {name}", file.display()))
         }
-        Ok(Pmix {
+        let found = Pmix {
             init: find(&library, file, "PMIx_Init")?,
             finalize: find(&library, file, "PMIx_Finalize")?,
             put: find(&library, file, "PMIx_Put")?,
@@ -151,8 +150,10 @@ impl Pmix {
             get: find(&library, file, "PMIx_Get")?,
             error_string: find(&library, file, "PMIx_Error_string")?,
             file: file.to_owned(),
-            _library: library,
-        })
+        };
+        // It stays: threads of a PMIx_Init that has failed still run in it.
+        std::mem::forget(library);
+        Ok(found)
     }
 
     fn check(&self, call: &str, status: i32) -> Result<(), String> {
