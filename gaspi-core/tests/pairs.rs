@@ -356,7 +356,6 @@ fn ranks_of_one_machine_have_one_connection_for_each_pair() {
 /// Ranks that have disconnected from each other hear how the other one ends, without any call.
 fn a_rank_that_is_disconnected_hears_of_the_end_of_its_peer() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for dies in [true, false] {
         let together = Barrier::new(2);
         run_over(Nodes::Each, 2, &Config::default(), |rt| {

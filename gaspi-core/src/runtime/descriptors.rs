@@ -4,10 +4,10 @@
 //! for a moment the shared area), with ranks of other nodes some more (listeners for them, wakeup
 //! sockets); for each process of its node that it watches a pidfd; for each other rank of its node,
 //! once there is something that shared memory does not carry, a connection in each direction; for
-//! each rank of another node a connection, and one more while it is made; for each other machine a
-//! watch, or two where both sides made one at once; for each rank of this machine on another node
-//! that was disconnected a watch; for each segment of its own a memory file, or two with reserved
-//! huge pages. Segments of others take none once they are mapped.
+//! each rank of another node a connection, and one more while it is made; for each node of
+//! another machine a watch, or two where both sides made one at once; for each rank of this machine
+//! on another node that was disconnected a watch; for each segment of its own a memory file, or two
+//! with reserved huge pages. Segments of others take none once they are mapped.
 
 use super::Inner;
 use crate::bootstrap::{Job, report_unable};
@@ -23,7 +23,7 @@ const OWN: u64 = 8;
 const OWN_REMOTE: u64 = OWN + 4;
 /// A connection in each direction with a rank of the same node.
 const LOCAL_CONNECTIONS: u64 = 2;
-/// Where there may be as many machines as ranks: connection, two watches, one that is being made.
+/// Where there may be as many nodes as ranks: connection, two watches, one that is being made.
 const REMOTE_PEER: u64 = 4;
 /// On the same machine, as a node of its own: a connection, and one that is being made.
 const BESIDE_LEAST: u64 = 2;

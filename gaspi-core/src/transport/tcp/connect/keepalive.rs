@@ -1,9 +1,9 @@
 //! Keepalive connections: idle connections whose end tells that a host is gone, or a rank.
 //!
 //! The kernel asks the other one each second whether it is there. One serves both ranks, and each
-//! rank has one with each other machine. A rank of the same machine needs none while there is a
-//! connection with it, whose end tells as much; it is watched before that one is let go. A rank
-//! that leaves says so on all of them, and nothing else is ever said.
+//! rank has one with each node of other machines. A rank of the same machine needs none while there
+//! is a connection with it, whose end tells as much; it is watched before that one is let go. A
+//! rank that leaves says so on all of them, and nothing else is ever said.
 
 use super::{Again, ConnectPurpose, Connector};
 use crate::ids::Rank;
@@ -33,7 +33,8 @@ pub(super) struct Keepalive {
 /// What one keepalive connection is enough for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Watched {
-    Machine(u64),
+    /// One of another machine.
+    Node(u64),
     /// One of this machine.
     Rank(Rank),
 }
@@ -44,7 +45,7 @@ impl Tcp<'_> {
         if self.up.ranks().shares_machine(rank) {
             Watched::Rank(rank)
         } else {
-            Watched::Machine(self.up.ranks().cards[rank.index()].machine)
+            Watched::Node(self.up.ranks().cards[rank.index()].node)
         }
     }
 
@@ -163,16 +164,15 @@ impl Connector {
         }
     }
 
-    /// Watches another rank of the same machine, if there is one that is connected.
+    /// Watches another rank of the same node, if there is one that is connected.
     fn open_another_keepalive(&mut self, tcp: Tcp<'_>, than: Rank) {
         let ranks = tcp.up.ranks();
         if ranks.shares_machine(than) || self.has_keepalive(tcp, than) {
             return;
         }
-        let same = tcp.of_machine(than);
         let other = ranks.all().find(|rank| {
             *rank != than
-                && same(*rank)
+                && tcp.watched_by(*rank) == tcp.watched_by(than)
                 && ranks.liveness(*rank) == liveness::JOINED
                 && tcp.table.connections.is_established(*rank)
         });
