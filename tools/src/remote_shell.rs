@@ -113,8 +113,8 @@ fn ssh_options(silent: u64) -> Vec<OsString> {
     all
 }
 
-/// One process on one node that may use all of the node's cores, beside other steps. Unbuffered:
-/// srun passes on whole lines only without it, and what the agent says has none.
+/// One process on one node that may use all of the node's cores, beside other steps. Without
+/// `--unbuffered` srun passes on whole lines only, and frames have none.
 const SRUN_OPTIONS: [&str; 8] = [
     "--nodes=1",
     "--ntasks=1",

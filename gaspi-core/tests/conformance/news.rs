@@ -18,6 +18,21 @@ fn run_held_back(
     run_with_prepared(size, (HELD_BACK, &Config::default()), |_| (), ask, body);
 }
 
+/// Two ranks whose pairs are up, once for each way in which a write ends.
+fn for_each_write_end(body: impl Fn(&Runtime, &Fabric, WriteEnd) + Sync) {
+    for write_end in [WriteEnd::Auto, WriteEnd::Read, WriteEnd::Ack] {
+        let ask = |choice: &mut DeviceChoice| {
+            (choice.write_end, choice.messages) = (write_end, MessageCarrier::Device);
+        };
+        run_held_back(2, ask, |rt, fabric| {
+            make(rt, S0, 8192);
+            exchange(rt, 2);
+            body(rt, fabric, write_end);
+            meet(rt);
+        });
+    }
+}
+
 /// Whether the calling thread is that of a rank, before there is a rank to ask.
 fn is_thread_of(rank: u32) -> bool {
     let name = format!("rank {rank}");
@@ -32,24 +47,15 @@ fn write_to_one(rt: &Runtime, value: u64) {
 }
 
 fn a_wait_sends_no_read_where_the_target_vouches() {
-    for write_end in [WriteEnd::Auto, WriteEnd::Read, WriteEnd::Ack] {
-        let ask = |choice: &mut DeviceChoice| {
-            (choice.write_end, choice.messages) = (write_end, MessageCarrier::Device);
-        };
-        run_held_back(2, ask, |rt, fabric| {
-            make(rt, S0, 8192);
-            exchange(rt, 2);
-            let device = rt.rank().0.into();
-            let before = fabric.counter(device, "read");
-            exchange(rt, ROUNDS);
-            let reads = fabric.counter(device, "read") - before;
-            // A read of the target's own behind what a socket brings is no wait's.
-            let expected =
-                if write_end == WriteEnd::Read { 2 * ROUNDS..=u64::MAX } else { 0..=ROUNDS };
-            assert!(expected.contains(&reads), "{reads} reads with {write_end:?}");
-            meet(rt);
-        });
-    }
+    for_each_write_end(|rt, fabric, write_end| {
+        let device = rt.rank().0.into();
+        let before = fabric.counter(device, "read");
+        exchange(rt, ROUNDS);
+        let reads = fabric.counter(device, "read") - before;
+        // A read of the target's own behind what a socket brings is no wait's.
+        let expected = if write_end == WriteEnd::Read { 2 * ROUNDS..=u64::MAX } else { 0..=ROUNDS };
+        assert!(expected.contains(&reads), "{reads} reads with {write_end:?}");
+    });
 }
 
 /// The same of one write, by another procedure each time.
@@ -77,25 +83,17 @@ fn write_one_way(rt: &Runtime, round: u64) {
 }
 
 fn a_wait_for_one_write_has_the_device_write_nothing_more() {
-    for write_end in [WriteEnd::Auto, WriteEnd::Read, WriteEnd::Ack] {
-        let ask = |choice: &mut DeviceChoice| {
-            (choice.write_end, choice.messages) = (write_end, MessageCarrier::Device);
-        };
-        run_held_back(2, ask, |rt, fabric| {
-            make(rt, S0, 8192);
-            exchange(rt, 2);
-            if rt.rank() == Rank(0) {
-                let writes = || fabric.counter(0, "write") + fabric.counter(0, "write_imm");
-                let before = writes();
-                (0..ROUNDS).for_each(|round| write_one_way(rt, round));
-                let found = writes() - before;
-                // A pair that comes up meanwhile is tried by a write.
-                let expected = ROUNDS..ROUNDS + ROUNDS / 4;
-                assert!(expected.contains(&found), "{found} writes with {write_end:?}");
-            }
-            meet(rt);
-        });
-    }
+    for_each_write_end(|rt, fabric, write_end| {
+        if rt.rank() == Rank(0) {
+            let writes = || fabric.counter(0, "write") + fabric.counter(0, "write_imm");
+            let before = writes();
+            (0..ROUNDS).for_each(|round| write_one_way(rt, round));
+            let found = writes() - before;
+            // A pair that comes up meanwhile is tried by a write.
+            let expected = ROUNDS..ROUNDS + ROUNDS / 4;
+            assert!(expected.contains(&found), "{found} writes with {write_end:?}");
+        }
+    });
 }
 
 fn news_by_a_socket_comes_behind_the_data() {

@@ -135,7 +135,7 @@ impl ShellProcess {
     }
 }
 
-/// In the new process, before it becomes ssh.
+/// In the new process, before it becomes the remote shell.
 fn prepare(parent: i32, end_signal: i32, mask: &libc::sigset_t) -> std::io::Result<()> {
     // SAFETY: an integer option.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, end_signal, 0, 0, 0) };
