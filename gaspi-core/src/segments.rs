@@ -76,6 +76,8 @@ impl Inner {
         let _changes = self.segment_changes();
         self.check_free(segment)?;
         Self::check_size(size)?;
+        // What no machine has is refused before others count it.
+        check_available(size, 0)?;
         // Ranks often allocate at the same time: each counts what the others are about to touch.
         let claim = (init == Init::Zeroed).then(|| self.ranks.area.claim(size));
         check_available(size, self.ranks.area.claimed_by_others())?;

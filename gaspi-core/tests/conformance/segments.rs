@@ -133,6 +133,21 @@ fn a_rank_that_cannot_make_its_segment_is_named() {
     });
 }
 
+/// What ranks are about to allocate counts for the others of their node, but not what nobody can.
+fn what_no_machine_has_keeps_nobody_from_its_memory() {
+    run(2, |rt| {
+        for _ in 0..300 {
+            if rt.rank() == Rank(0) {
+                fails!(rt.segment_alloc(S1, 1 << 50, Init::Zeroed), Error::Memory { .. });
+            } else {
+                rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
+                rt.segment_delete(S1).expect("delete");
+            }
+        }
+        meet(rt);
+    });
+}
+
 fn a_deleted_id_serves_again_at_once_and_others_see_the_new_one() {
     run(2, |rt| {
         let (me, peer) = (rt.rank(), Rank(1 - rt.rank().0));
@@ -421,6 +436,7 @@ tests! {
         register_gives_access_and_may_be_repeated,
         sizes_may_differ_between_ranks,
         a_rank_that_cannot_make_its_segment_is_named,
+        what_no_machine_has_keeps_nobody_from_its_memory,
         a_deleted_id_serves_again_at_once_and_others_see_the_new_one,
         after_a_delete_a_rank_may_still_use_the_others_segments,
         segments_are_deleted_while_others_write_to_them,
