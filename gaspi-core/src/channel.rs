@@ -45,6 +45,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::wake_kind;
 use crate::wait::{Call, waiting_group};
+use crate::wire::message::MemoryKey;
 use arena::View;
 use bundle::Bundle;
 use layout::Layout;
@@ -64,6 +65,8 @@ struct Member {
     /// Where its part begins in its arena, and where its words do.
     base: u64,
     words: u32,
+    /// By what this rank's device reaches its part.
+    device: Option<MemoryKey>,
     /// Its arena; none for this rank itself.
     view: Option<Arc<View>>,
     /// Its number among the members of other nodes.
@@ -93,6 +96,7 @@ impl Member {
             start: self.start.map(|start| start.wrapping_add(bytes_at as usize)),
             base: self.base + bytes_at,
             words: self.words + words_at,
+            device: self.device.map(|key| key.behind(bytes_at)),
             view: self.view.clone(),
             nth_remote: self.nth_remote,
             received: AtomicU64::new(0),

@@ -257,7 +257,8 @@ impl Inner {
         if !self.endpoint(rank).capabilities().descriptors {
             files.clear();
         }
-        if !self.ranks.is_local(rank) {
+        // Of an arena, which is sparse, each channel registers its own range.
+        if !self.ranks.is_local(rank) && id != ARENA {
             register.keys = self.endpoints.export(segment)?;
         }
         let call = self.call(key, rank, deadline, RemoteCall::Register(register), &files)?;

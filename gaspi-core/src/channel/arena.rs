@@ -2,7 +2,8 @@
 //! a range and some notification words.
 //!
 //! Invariant: a range is used again only when nobody writes there any more: every other member has
-//! closed its end, behind all that it wrote, or has ended and all that it sent has come.
+//! closed its end, behind all that it wrote, or has ended and all that it sent has come. Nor does
+//! this rank's device read there: whatever it was asked to write from there has ended.
 
 mod procedures;
 
@@ -12,6 +13,7 @@ use super::layout::PAGE;
 use super::zero_copy::ZeroCopySends;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
+use crate::segment::prepared::Prepared;
 use crate::segment::{ARENA_WORDS, Segment, Target};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use std::collections::HashMap;
@@ -30,6 +32,15 @@ const RELEASE_BYTES: u64 = 1 << 20;
 pub(super) struct Reserved {
     pub(super) bytes: Range<u64>,
     pub(super) words: Range<u64>,
+    /// What the device has made of it. Each request that uses it shares this until it has ended.
+    pub(super) device: Option<Arc<Prepared>>,
+}
+
+impl Reserved {
+    /// Whether a request of the device uses it, if nobody else shares it.
+    fn is_in_use(&self) -> bool {
+        self.device.as_ref().is_some_and(|device| Arc::strong_count(device) > 1)
+    }
 }
 
 /// A range that is not used by this rank any more, but perhaps by others.
@@ -283,7 +294,7 @@ impl Arena {
             // Relaxed: members learn of the range by an arrival, which publishes this.
             self.segment.notification(word as usize).store(0, Ordering::Relaxed);
         }
-        Ok(Reserved { bytes: taken, words })
+        Ok(Reserved { bytes: taken, words, device: None })
     }
 
     /// Gives back a range that nobody else knows of.
@@ -292,6 +303,8 @@ impl Arena {
     }
 
     fn free_locked(&self, space: &mut Space, reserved: Reserved) {
+        // The device lets go of it first.
+        drop(reserved.device);
         if reserved.bytes.end - reserved.bytes.start >= RELEASE_BYTES {
             let start = self.segment.pointer().wrapping_add(reserved.bytes.start as usize);
             let len = (reserved.bytes.end - reserved.bytes.start) as usize;
@@ -316,7 +329,7 @@ impl Arena {
                 let word = self.segment.notification(*word as usize).load(Ordering::Acquire);
                 word != CLOSED && !writes_no_more(*rank)
             });
-            closing.writers.is_empty()
+            closing.writers.is_empty() && !closing.reserved.is_in_use()
         };
         let free: Vec<Closing> = space.closing.extract_if(.., done).collect();
         for closing in free {

@@ -16,6 +16,7 @@ use crate::runtime::{Inner, Runtime};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, waiting_group};
+use crate::wire::message::MemoryKey;
 use std::sync::Arc;
 
 /// Stages.
@@ -41,30 +42,51 @@ pub(super) struct Placement {
 }
 
 /// What a member's arrival says.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Offer {
     /// Why the member could not do its part, if it could not.
     report: Report,
     /// Where its part and its words begin in its arena.
     base: u64,
-    words: u64,
+    words: u32,
     /// Whether all other members of its node may copy from and to its process.
     reachable: bool,
     /// Whether it finds that the ranks of its node share cores: a limit may be its own.
     shares_cores: bool,
+    /// By what devices of other nodes reach its part, if its own has taken it.
+    key: Option<MemoryKey>,
 }
+
+/// Bits of the upper half of the fourth word of an offer; from [`DEVICE`] on the number of the
+/// device.
+const REACHABLE: u64 = 1;
+const SHARES_CORES: u64 = 2;
+const HAS_KEY: u64 = 4;
+const DEVICE: u32 = 8;
 
 impl Offer {
     fn words(self) -> [u64; 6] {
-        let Offer { report: [status, details], base, words, reachable, shares_cores } = self;
-        [status, details, base, words, reachable.into(), shares_cores.into()]
+        let Offer { report: [status, details], base, words, reachable, shares_cores, key } = self;
+        let flag = |is: bool, bit: u64| if is { bit } else { 0 };
+        let flags = flag(reachable, REACHABLE)
+            | flag(shares_cores, SHARES_CORES)
+            | key.map_or(0, |key| HAS_KEY | u64::from(key.device) << DEVICE);
+        let (address, key) = key.map_or((0, 0), |key| (key.address, key.key));
+        [status, details, base, u64::from(words) | flags << 32, address, key.into()]
+    }
+
+    fn from_words([status, details, base, word, address, key]: [u64; 6]) -> Offer {
+        let (words, flags) = (word as u32, word >> 32);
+        let is = |bit: u64| flags & bit != 0;
+        let device = (flags >> DEVICE) as u8;
+        let key = is(HAS_KEY).then_some(MemoryKey { device, key: key as u32, address });
+        let (reachable, shares_cores) = (is(REACHABLE), is(SHARES_CORES));
+        Offer { report: [status, details], base, words, reachable, shares_cores, key }
     }
 
     /// That of a member, of the step awaited last.
     fn of(call: &GroupCall<'_>, member: usize) -> Offer {
-        let [status, details, base, words, reachable, shares] = call.payload(member, call.step());
-        let (reachable, shares_cores) = (reachable != 0, shares != 0);
-        Offer { report: [status, details], base, words, reachable, shares_cores }
+        Offer::from_words(call.payload(member, call.step()))
     }
 }
 
@@ -72,7 +94,7 @@ impl Inner {
     /// Takes a range for channels with these members and clears what they look at in it.
     fn reserve_parts(&self, call: &GroupCall<'_>, group: GroupId, all: &Parts) -> Result<()> {
         let ranks = call.ranks();
-        let reserved = self.reserve(all.bytes, all.words)?;
+        let mut reserved = self.reserve(all.bytes, all.words)?;
         if let Some(arena) = self.channels.arena() {
             let start = arena.segment.pointer().wrapping_add(reserved.bytes.start as usize);
             for part in &all.parts {
@@ -92,6 +114,9 @@ impl Inner {
                 // Relaxed: published by the arrival.
                 word.store(0, Ordering::Relaxed);
             }
+        }
+        if ranks.iter().any(|rank| !self.ranks.is_local(*rank)) {
+            self.show_to_device(&mut reserved)?;
         }
         let writers = all.closers(ranks, call.me(), &reserved);
         self.channels.begin_opening(group, reserved, writers);
@@ -233,11 +258,12 @@ impl Inner {
 
     fn offer(&self, call: &GroupCall<'_>, group: GroupId, report: Report) -> Offer {
         let reserved = self.channels.opening(group);
+        let key = reserved.as_ref().and_then(|reserved| Some(reserved.device.as_ref()?.key));
         let (base, words) =
-            reserved.map_or((0, 0), |reserved| (reserved.bytes.start, reserved.words.start));
+            reserved.map_or((0, 0), |reserved| (reserved.bytes.start, reserved.words.start as u32));
         let reachable = self.is_reachable(call.ranks());
         let shares_cores = !self.waiter.spins();
-        Offer { report, base, words, reachable, shares_cores }
+        Offer { report, base, words, reachable, shares_cores, key }
     }
 
     /// Puts channels together from what all members have offered.
@@ -330,7 +356,8 @@ impl Inner {
                     node: node as u32,
                     start,
                     base: offer.base,
-                    words: offer.words as u32,
+                    words: offer.words,
+                    device: offer.key.and_then(|key| self.endpoints.usable_key(&[key])),
                     view,
                     nth_remote,
                     received: AtomicU64::new(0),
@@ -356,5 +383,27 @@ impl Inner {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_rides_in_six_words() {
+        let key = |device, key, address| Some(MemoryKey { device, key, address });
+        for (key, words) in [
+            (None, 0),
+            (key(0, 0, 0), u32::MAX),
+            (key(u8::MAX, u32::MAX, u64::MAX), 1),
+            (key(3, 1 << 31, 1 << 57), 7),
+        ] {
+            for (reachable, shares_cores) in [(false, true), (true, false)] {
+                let report = [0, 9];
+                let offer = Offer { report, base: 1 << 40, words, reachable, shares_cores, key };
+                assert_eq!(Offer::from_words(offer.words()), offer);
+            }
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::config::{CHANNELS, STATUS};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
 use crate::segment::Segment;
+use crate::segment::prepared::Prepared;
 #[cfg(feature = "test-transports")]
 use crate::transport::faulty::Faults;
 use crate::transport::payload::{ChannelMessage, Payload};
@@ -286,6 +287,32 @@ impl Endpoints {
         }
     }
 
+    /// Makes memory that is no segment known to the device, for data of channels, if it carries
+    /// that; `what` names the memory.
+    ///
+    /// # Errors
+    /// The device does not take it, and nothing else may carry data.
+    pub(crate) fn register(
+        &self,
+        start: *mut u8,
+        len: u64,
+        what: &str,
+    ) -> Result<Option<Arc<Prepared>>> {
+        let Some(device) = &self.device else { return Ok(None) };
+        match device.register(start, len).transpose() {
+            None => Ok(None),
+            Some(Ok(prepared)) => Ok(Some(Arc::new(prepared))),
+            Some(Err(reason)) if device.forced => {
+                let call = format!("registering {what} with the RDMA device");
+                Err(Error::System { call, reason })
+            }
+            Some(Err(reason)) => {
+                log::warn!("{what} is not used by the RDMA device: {reason}");
+                Ok(None)
+            }
+        }
+    }
+
     /// Which of a peer's keys this rank's device can use.
     pub(crate) fn usable_key(&self, keys: &[MemoryKey]) -> Option<MemoryKey> {
         self.device.as_ref().and_then(|_| keys.first().copied())
@@ -399,8 +426,16 @@ impl Endpoint<'_> {
             Carrier::Stream(table) => unsafe {
                 table.post_message(self.up, self.peer, losses, message)
             },
-            // SAFETY: as the caller says.
-            Carrier::Verbs(..) => unsafe { self.unwrapped().message(losses, message) },
+            Carrier::Verbs(table, _) => {
+                // SAFETY: as the caller says.
+                let posted = unsafe { self.unwrapped().message(losses, message) };
+                posted.map_err(|error| match (error, table.last_error(self.peer)) {
+                    (Error::Refused { rank, reason }, Some(why)) => {
+                        Error::Refused { rank, reason: format!("{reason}: {why}") }
+                    }
+                    (error, _) => error,
+                })
+            }
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) if faults.is_full(self.peer) => Ok(false),
             #[cfg(feature = "test-transports")]
@@ -524,7 +559,9 @@ impl Endpoint<'_> {
     pub(crate) fn may_bring_more(self) -> bool {
         match self.carrier {
             Carrier::Stream(table) => table.connections.has(self.peer),
-            Carrier::Verbs(..) => self.unwrapped().may_bring_more(),
+            Carrier::Verbs(table, _) => {
+                table.has_message_pair(self.peer) || self.unwrapped().may_bring_more()
+            }
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(..) => self.unwrapped().may_bring_more(),
             #[cfg(feature = "test-transports")]

@@ -2,8 +2,9 @@
 
 use crate::os::socket::Piece;
 use crate::segment::Segment;
+use crate::segment::prepared::Prepared;
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::message::Put;
+use crate::wire::message::{MemoryKey, Put};
 use std::sync::Arc;
 
 /// The bit of a number that says that somebody waits for the acknowledgement.
@@ -129,9 +130,27 @@ pub(crate) struct ChannelMessage<'a> {
     pub(crate) slot: Payload,
     /// The data, if it stays as it is until the put has been acknowledged.
     pub(crate) buffer: Option<Arc<UserBuffer>>,
+    /// How a device can write the data into the peer's slot, ahead of the put.
+    pub(crate) by_device: Option<DeviceCopy>,
+}
+
+/// How a device can write the data of a message.
+#[derive(Debug)]
+pub(crate) struct DeviceCopy {
+    /// The peer's slot.
+    pub(crate) to: MemoryKey,
+    /// What the device has made of the memory that the slot here lies in.
+    pub(crate) slot: Arc<Prepared>,
 }
 
 impl ChannelMessage<'_> {
+    /// The data is on its way: what is left is to say so, behind it.
+    pub(in crate::transport) fn keep_head(&mut self) {
+        self.put.size = self.head.len() as u64;
+        self.data = Piece::of(&[]);
+        (self.buffer, self.by_device) = (None, None);
+    }
+
     /// Copies all of it into its slot.
     ///
     /// # Safety

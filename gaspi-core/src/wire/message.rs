@@ -35,6 +35,13 @@ pub(crate) struct MemoryKey {
     pub(crate) address: u64,
 }
 
+impl MemoryKey {
+    /// That of what begins so many bytes behind.
+    pub(crate) fn behind(self, bytes: u64) -> MemoryKey {
+        MemoryKey { address: self.address + bytes, ..self }
+    }
+}
+
 /// A range of a segment of the receiver's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct RemoteAddress {

@@ -9,6 +9,7 @@ mod budgets;
 mod channels;
 mod collectives;
 mod device_atomics;
+mod device_channels;
 mod device_cuts;
 mod device_faults;
 mod device_pairs;
@@ -41,6 +42,7 @@ fn main() -> std::process::ExitCode {
         channels::setup::tests(),
         collectives::tests(),
         device_atomics::tests(),
+        device_channels::tests(),
         device_cuts::tests(),
         device_faults::tests(),
         device_pairs::tests(),

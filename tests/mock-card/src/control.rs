@@ -321,8 +321,8 @@ pub extern "C" fn mock_card_settle(fabric: u32) -> c_int {
 
 /// A counter of a device: write, write_imm, send, send_imm, read, compare_swap, fetch_add, inline,
 /// signaled, solicited, receives, completions, errors, events, posts (calls), polls (calls that
-/// looked), not_ready (requests that found no receive), relaxed (regions with relaxed ordering);
-/// service_level, traffic_class, pkey_index (of the pair that was connected last).
+/// looked), not_ready (requests that found no receive), relaxed (regions with relaxed ordering),
+/// written (bytes); service_level, traffic_class, pkey_index (of the pair that was connected last).
 /// `u64::MAX` if there is no such counter.
 ///
 /// # Safety
@@ -344,9 +344,10 @@ fn counter(card: &Card, name: &str) -> Option<u64> {
         ["write", "write_imm", "send", "send_imm", "read", "compare_swap", "fetch_add"];
     let counters = &card.counters;
     if let Some(at) = REQUESTS.iter().position(|request| *request == name) {
-        return Some(counters.requests[at]);
+        return Some(counters.requests.number[at]);
     }
     Some(match name {
+        "written" => counters.requests.size[0] + counters.requests.size[1],
         "inline" => counters.inline,
         "signaled" => counters.signaled,
         "solicited" => counters.solicited,

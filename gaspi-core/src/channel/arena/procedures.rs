@@ -18,6 +18,25 @@ impl Inner {
         self.make_arena()?.reserve(bytes, words, |rank| self.writes_no_more(rank))
     }
 
+    /// Makes a range known to the device, by which members of other nodes write there. Where that
+    /// fails it is given back, if data may go by devices only.
+    ///
+    /// # Errors
+    /// The device does not take it.
+    pub(in crate::channel) fn show_to_device(&self, reserved: &mut Reserved) -> Result<()> {
+        let Some(arena) = self.channels.arena() else { return Ok(()) };
+        let start = arena.segment.pointer().wrapping_add(reserved.bytes.start as usize);
+        let len = reserved.bytes.end - reserved.bytes.start;
+        match self.endpoints.register(start, len, "memory of a channel") {
+            Ok(device) => reserved.device = device,
+            Err(error) => {
+                arena.free(reserved.clone());
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
     fn make_arena(&self) -> Result<&Arena> {
         let _making = self.channels.making.lock();
         if let Some(arena) = self.channels.arena() {

@@ -6,8 +6,20 @@
 //! the order of a connection is that of its bytes, whatever carries them.
 
 use crate::os::socket::Piece;
+use crate::transport::payload::ChannelMessage;
 use std::fmt::Debug;
 use std::io;
+
+/// What has become of the data of a message that was to be written ahead of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    /// It arrives before what is sent from now on.
+    Written,
+    /// Once there is room for it; whoever makes room flushes the connection.
+    Waits,
+    /// It has to go along.
+    GoesAlong,
+}
 
 /// The sending half.
 pub(crate) trait ByteCarrier: Debug + Send + Sync {
@@ -23,6 +35,13 @@ pub(crate) trait ByteCarrier: Debug + Send + Sync {
     /// # Safety
     /// The pieces are readable.
     unsafe fn send(&self, pieces: [Piece; 2]) -> io::Result<usize>;
+
+    /// Writes the data of a message straight to where it belongs, if that can be done; a failure
+    /// shows when something is sent.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot until the message has been taken.
+    unsafe fn write_ahead(&self, message: &ChannelMessage<'_>) -> Ahead;
 
     /// Whether all has arrived. If not, the connection is flushed when it has.
     fn is_drained(&self) -> bool;

@@ -16,7 +16,7 @@ use crate::policy::acknowledge::{Batch, Flush};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::payload::ChannelMessage;
-use crate::transport::tcp::byte_carrier::ByteCarrier;
+use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier};
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::send_queue::{Carrying, Item, Outgoing, SMALL, SendQueue, send};
 use crate::wire::frame::Frame;
@@ -221,7 +221,7 @@ impl Connection {
     pub(crate) unsafe fn post_message<'m>(
         &self,
         poll: &Epoll,
-        message: ChannelMessage<'m>,
+        mut message: ChannelMessage<'m>,
     ) -> Result<Option<Posted>, Unsent<ChannelMessage<'m>>> {
         let mut out = self.out();
         if out.usage.is_let_go() {
@@ -229,6 +229,15 @@ impl Connection {
         }
         if out.usage.is_ending() {
             return Ok(Some(Posted::default()));
+        }
+        let small = message.put.size <= SMALL;
+        if let Some(carrier) = out.carrying.other() {
+            // SAFETY: as the caller says.
+            match unsafe { carrier.write_ahead(&message) } {
+                Ahead::Written => message.keep_head(),
+                Ahead::Waits => return Ok(None),
+                Ahead::GoesAlong => {}
+            }
         }
         // On one that has broken it is lost with the rest.
         if self.fd().is_some()
@@ -239,7 +248,7 @@ impl Connection {
             return Ok(None);
         }
         out.usage.note_asked();
-        let (cork, soon_ns) = out.note_post(message.put.size <= SMALL);
+        let (cork, soon_ns) = out.note_post(small);
         // SAFETY: as the caller says.
         let left = unsafe { out.send_message(self.fd(), cork, message) };
         if left && !cork {

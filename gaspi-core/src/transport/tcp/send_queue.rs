@@ -311,7 +311,7 @@ impl SendQueue {
         cork: bool,
         message: ChannelMessage<'_>,
     ) -> bool {
-        let ChannelMessage { put, head, mut data, ref slot, ref buffer } = message;
+        let ChannelMessage { put, head, mut data, ref slot, ref buffer, .. } = message;
         let direct = !cork
             && !self.room.awaited
             && !self.usage.is_broken()

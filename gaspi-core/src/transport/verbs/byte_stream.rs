@@ -10,7 +10,7 @@
 //! Invariants: bytes of a number are handled only once the socket has brought the number, and in
 //! their order; a pair that ends ends the connections that it has carried.
 
-use super::lane::Lane;
+use super::lane::{Lane, LaneState};
 use super::queue_pair::STREAM_HEAD;
 use super::receives::Receives;
 use super::{STREAM, Verbs};
@@ -19,8 +19,9 @@ use crate::os::event::Wakeup;
 use crate::os::socket::Piece;
 use crate::policy::acknowledge::Flush;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::byte_carrier::ByteCarrier;
+use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier};
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connections::Owner;
 use crate::transport::tcp::receive::Incoming;
@@ -94,6 +95,40 @@ impl ByteCarrier for DeviceBytes {
                 state.note_failure(&reason, false);
                 Err(io::Error::other(reason))
             }
+        }
+    }
+
+    unsafe fn write_ahead(&self, message: &ChannelMessage<'_>) -> Ahead {
+        if message.by_device.is_none() {
+            return Ahead::GoesAlong;
+        }
+        let size = message.data.len as u64;
+        let admitted = |state: &mut LaneState| {
+            // What is wrong with the pair shows when the message is sent.
+            let up = state.is_up_since(self.attempt);
+            let admitted = if up { state.admits(size) } else { Ahead::GoesAlong };
+            if admitted == Ahead::Waits {
+                self.wait();
+            }
+            admitted
+        };
+        let first = admitted(&mut self.lane.lock());
+        if first != Ahead::Written {
+            return first;
+        }
+        // Copied without the lock.
+        // SAFETY: as the caller says.
+        let Some(data) = (unsafe { LaneState::data_of(message) }) else { return Ahead::GoesAlong };
+        let mut state = self.lane.lock();
+        match admitted(&mut state) {
+            Ahead::Written => match state.post_data(data) {
+                Ok(()) => Ahead::Written,
+                Err(reason) => {
+                    state.note_failure(&reason, false);
+                    Ahead::GoesAlong
+                }
+            },
+            other => other,
         }
     }
 

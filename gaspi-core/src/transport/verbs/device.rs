@@ -55,6 +55,8 @@ pub(super) struct Handles {
     pub(super) timing: Timing,
     /// Whether peers may have it execute atomic operations.
     pub(super) atomics: bool,
+    /// The process that has opened it.
+    process: u32,
 }
 
 // SAFETY: libibverbs may be called by any thread, with any object.
@@ -331,6 +333,7 @@ impl Handles {
             limits,
             timing,
             atomics: false,
+            process: std::process::id(),
         };
         set.map_err(|error| format!("its channels: {error}"))?;
         Ok(handles)
@@ -444,6 +447,10 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        // A forked child has no right to what its parent uses.
+        if self.handles.process != std::process::id() {
+            return;
+        }
         // SAFETY: registered once, given back once.
         unsafe { (self.handles.library.ibv_dereg_mr)(self.region.as_ptr()) };
     }

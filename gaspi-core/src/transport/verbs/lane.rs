@@ -18,6 +18,7 @@ use super::work::{Completion, Limits, Local, Remote, WorkRequest, immediate};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::os::socket::Piece;
 use crate::segment::Segment;
+use crate::segment::prepared::Prepared;
 use crate::sync::{Mutex, MutexGuard, slots};
 use crate::wire::frame::Frame;
 use crate::wire::message::{Put, Stream};
@@ -75,6 +76,10 @@ pub(super) enum Kind {
     Fence(Option<(Stream, u32)>),
     Atomic(AtomicSent),
     Answer,
+    /// Data that was written ahead of a message, from memory that the device knows until then.
+    Data {
+        _memory: Arc<Prepared>,
+    },
 }
 
 impl Kind {
@@ -86,7 +91,7 @@ impl Kind {
                 Some((*stream, *requests))
             }
             Kind::Fence(run) => *run,
-            Kind::Proof | Kind::Atomic(_) | Kind::Answer => None,
+            Kind::Proof | Kind::Atomic(_) | Kind::Answer | Kind::Data { .. } => None,
         }
     }
 }
@@ -353,7 +358,7 @@ impl LaneState {
         Ok(sent)
     }
 
-    fn room(&self) -> u64 {
+    pub(super) fn room(&self) -> u64 {
         let depth = self.pair.as_ref().map_or(0, |pair| u64::from(pair.limits().depth));
         depth.saturating_sub(self.direct.next() - self.direct.freed())
     }
@@ -545,7 +550,7 @@ impl LaneState {
                 }
                 // SAFETY: what is under way is dropped with its pair.
                 Kind::Atomic(atomic) => unsafe { atomic.finish() },
-                Kind::Answer => {}
+                Kind::Answer | Kind::Data { .. } => {}
             }
         }
     }

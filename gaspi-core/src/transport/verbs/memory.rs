@@ -24,13 +24,27 @@ impl DeviceTable {
     /// # Errors
     /// In words, why the device does not take it.
     pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
-        segment.prepared.prepare(|| {
-            let registration = self.device.register(segment.pointer(), segment.size)?;
-            let address = segment.pointer() as u64;
-            let key = MemoryKey { device: 0, key: registration.remote_key(), address };
-            let local_key = registration.local_key();
-            Ok(Prepared { local_key, key, registration: Box::new(registration) })
-        })
+        segment.prepared.prepare(|| self.register_range(segment.pointer(), segment.size))
+    }
+
+    fn register_range(&self, start: *mut u8, len: u64) -> std::result::Result<Prepared, String> {
+        let registration = self.device.register(start, len)?;
+        let key = MemoryKey { device: 0, key: registration.remote_key(), address: start as u64 };
+        let local_key = registration.local_key();
+        Ok(Prepared { local_key, key, registration: Box::new(registration) })
+    }
+
+    /// Makes memory that is no segment known to the device; nothing if it does not carry messages.
+    ///
+    /// # Errors
+    /// In words, why the device does not take it.
+    pub(crate) fn register(
+        &self,
+        start: *mut u8,
+        len: u64,
+    ) -> std::result::Result<Option<Prepared>, String> {
+        let wanted = self.device.carries_messages();
+        wanted.then(|| self.register_range(start, len)).transpose()
     }
 
     /// Whether the device can take data from this segment or put it there.

@@ -13,6 +13,7 @@ mod atomics;
 mod budget;
 mod byte_stream;
 mod completions;
+mod data_ahead;
 mod device;
 mod diagnostics;
 mod direct;
@@ -374,6 +375,12 @@ impl DeviceTable {
     /// Whether no request to `peer` is under way.
     pub(crate) fn has_none(&self, peer: Rank) -> bool {
         self.used_with(peer).all(|lane| lane.lock().is_idle())
+    }
+
+    /// Whether there is a pair for messages with `peer`, by which something may come.
+    pub(crate) fn has_message_pair(&self, peer: Rank) -> bool {
+        let lane = self.lanes[STREAM.index()].get().and_then(|lanes| lanes[peer.index()].get());
+        lane.is_some_and(|lane| lane.lock().pair.is_some())
     }
 
     /// Whether a pair with `peer` is up.

@@ -80,10 +80,18 @@ pub(crate) struct Live {
     pub(crate) channels: u64,
 }
 
+/// Requests by opcode.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Requests {
+    pub(crate) number: [u64; 7],
+    /// Bytes.
+    pub(crate) size: [u64; 7],
+}
+
 /// What was asked of a card so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) requests: [u64; 7],
+    pub(crate) requests: Requests,
     pub(crate) inline: u64,
     pub(crate) signaled: u64,
     pub(crate) solicited: u64,

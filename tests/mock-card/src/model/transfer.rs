@@ -117,7 +117,8 @@ impl Network {
         let card = self.pairs.find(number)?.parts.card;
         let card = self.card(card);
         let counters = &mut card.counters;
-        counters.requests[request.opcode as usize] += 1;
+        counters.requests.number[request.opcode as usize] += 1;
+        counters.requests.size[request.opcode as usize] += request.length;
         counters.inline += u64::from(request.flags & flag::INLINE != 0);
         counters.signaled += u64::from(request.flags & flag::SIGNALED != 0);
         counters.solicited += u64::from(request.flags & flag::SOLICITED != 0);

@@ -5,6 +5,7 @@ use crate::ids::SegmentId;
 use crate::policy::acknowledge::{Batch, Completed};
 use crate::segment::{Init, Segment, Shape};
 use crate::transport::payload::UserBuffer;
+use crate::transport::tcp::byte_carrier::Ahead;
 use crate::wire::message::Message;
 
 #[test]
@@ -49,6 +50,10 @@ impl ByteCarrier for Full {
 
     unsafe fn send(&self, _: [Piece; 2]) -> io::Result<usize> {
         Err(io::Error::from_raw_os_error(libc::EAGAIN))
+    }
+
+    unsafe fn write_ahead(&self, _: &ChannelMessage<'_>) -> Ahead {
+        Ahead::GoesAlong
     }
 
     fn is_drained(&self) -> bool {
@@ -202,7 +207,8 @@ fn a_message_goes_out_whole_although_its_data_changes_once_it_was_posted() {
     let (size, notification) = ((head.len() + PAYLOAD) as u64, crate::ids::NotificationId(0));
     let stream = Stream { queue: QueueId(0), generation: 0 };
     let put = Put { stream, remote, size, last: true, notification, value: 1 };
-    let message = ChannelMessage { put, head: &head, data: Piece::of(&data), slot, buffer: None };
+    let (pieces, buffer, by_device) = (Piece::of(&data), None, None);
+    let message = ChannelMessage { put, head: &head, data: pieces, slot, buffer, by_device };
     assert!(!out.is_full(&message));
     // Room is waited for, but not for ever, and not behind others.
     out.room.awaited = true;

@@ -1,0 +1,85 @@
+//! Data of messages of channels: written straight into the slot of the peer, ahead of the message.
+//!
+//! The pair that carries the bytes of a connection carries these writes too. What announces the
+//! data is among the bytes that follow: so the data is in its place when the message comes, and a
+//! pair that ends costs both, with their connection.
+//!
+//! Invariant: the device knows the memory until each write from it has ended.
+
+use super::lane::{Kind, LaneState};
+use super::queue_pair::QueuePair;
+use super::work::{Local, Remote, WorkRequest};
+use crate::segment::prepared::Prepared;
+use crate::transport::payload::ChannelMessage;
+use crate::transport::tcp::byte_carrier::Ahead;
+use std::sync::Arc;
+
+/// Data of a message, and where it goes.
+pub(super) struct Data {
+    local: Local,
+    remote: Remote,
+    size: u64,
+    /// The memory, as the device knows it.
+    memory: Arc<Prepared>,
+}
+
+impl LaneState {
+    /// The data of a message, which is copied into its slot; `None` if no device can write it.
+    ///
+    /// # Safety
+    /// The data is readable, and nobody else uses the slot.
+    pub(super) unsafe fn data_of(message: &ChannelMessage<'_>) -> Option<Data> {
+        let copy = message.by_device.as_ref()?;
+        // SAFETY: as the caller says.
+        unsafe { message.compose() };
+        let head = message.head.len() as u64;
+        let to = copy.to.behind(head);
+        let address = message.slot.pointer(head) as u64;
+        Some(Data {
+            local: Local { address, key: Some(copy.slot.local_key) },
+            remote: Remote { address: to.address, key: to.key },
+            size: message.data.len as u64,
+            memory: Arc::clone(&copy.slot),
+        })
+    }
+
+    /// Whether a write of so many bytes fits the send queue, now or once that has emptied.
+    pub(super) fn admits(&mut self, size: u64) -> Ahead {
+        let Some(limits) = self.pair.as_ref().map(QueuePair::limits) else {
+            return Ahead::GoesAlong;
+        };
+        let parts = size.div_ceil(limits.message);
+        if parts > u64::from(limits.depth) {
+            return Ahead::GoesAlong;
+        }
+        if parts <= self.room() {
+            return Ahead::Written;
+        }
+        // Where this fails the completion tells.
+        let _ = self.signal();
+        Ahead::Waits
+    }
+
+    /// Posts the write of data that is [admitted](LaneState::admits).
+    ///
+    /// # Errors
+    /// What the device says.
+    pub(super) fn post_data(&mut self, data: Data) -> Result<(), String> {
+        let Data { mut local, mut remote, mut size, memory } = data;
+        let message = self.pair.as_ref().map_or(0, |pair| pair.limits().message);
+        let (before, mut posted) = (self.direct.next(), Ok(()));
+        while size > 0 && posted.is_ok() {
+            let part = size.min(message);
+            let write = WorkRequest::Write { local, remote, size: part, immediate: None };
+            posted = self.post(&write, part == size);
+            local.address += part;
+            remote.address += part;
+            size -= part;
+        }
+        if self.direct.next() > before {
+            self.counters.begun += 1;
+            self.note(Kind::Data { _memory: memory });
+        }
+        posted
+    }
+}
