@@ -320,7 +320,8 @@ impl Channel {
             return Err(inner.ranks.died(rank, &self.pending()));
         }
         let failures = inner.channels.failures();
-        if let Some((rank, reason)) = inner.channels.failure(&self.ranks, self.failures_before) {
+        let members = self.members.iter().map(|member| (member.rank, member.losses));
+        if let Some((rank, reason)) = inner.channels.failure(members, self.failures_before) {
             return Err(Error::Refused { rank, reason });
         }
         self.harmless_failures.store(failures, Ordering::Relaxed);

@@ -84,11 +84,19 @@ struct Known {
 /// Failed requests of channels to one rank.
 #[derive(Debug, Default)]
 struct Failures {
-    /// The count at the last failure, 0 for none.
+    /// The last one that the rank refused.
+    refused: Option<Failure>,
+    /// The last ones that were lost, and how often that had happened then.
+    lost: Option<(u64, Failure)>,
+    /// The same of requests that may have failed because of the rank's death: why.
+    suspected: Option<(u64, String)>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    /// The count at this failure.
     number: u64,
     reason: String,
-    /// Why requests failed that may have failed because of the rank's death.
-    suspected: Option<String>,
 }
 
 /// What a rank has for channels.
@@ -161,9 +169,9 @@ impl Channels {
     /// The connection with `rank` broke although it lives: what was under way is lost.
     pub(crate) fn lost(&self, rank: Rank) {
         if let Some(of_rank) = self.last.lock().get_mut(&rank)
-            && let Some(reason) = of_rank.suspected.take()
+            && let Some((losses, reason)) = of_rank.suspected.take()
         {
-            self.count(of_rank, reason);
+            of_rank.lost = Some((losses, self.count(reason)));
         }
     }
 
@@ -171,11 +179,11 @@ impl Channels {
         let mut last = self.last.lock();
         let of_rank = last.entry(rank).or_default();
         if certain {
-            self.count(of_rank, reason.to_owned());
+            of_rank.refused = Some(self.count(reason.to_owned()));
         } else {
-            of_rank.suspected = Some(reason.to_owned());
             // Relaxed: users of a later connection are ordered behind this by its lock.
-            self.losses[rank.index()].fetch_add(1, Ordering::Relaxed);
+            let before = self.losses[rank.index()].fetch_add(1, Ordering::Relaxed);
+            of_rank.suspected = Some((before + 1, reason.to_owned()));
         }
     }
 
@@ -187,10 +195,9 @@ impl Channels {
     }
 
     /// Counts a failure. The caller holds the lock.
-    fn count(&self, of_rank: &mut Failures, reason: String) {
+    fn count(&self, reason: String) -> Failure {
         // Relaxed: readers of the number then look under the lock.
-        of_rank.number = self.failures.fetch_add(1, Ordering::Relaxed) + 1;
-        of_rank.reason = reason;
+        Failure { number: self.failures.fetch_add(1, Ordering::Relaxed) + 1, reason }
     }
 
     /// How many requests have failed so far.
@@ -199,12 +206,21 @@ impl Channels {
         self.failures.load(Ordering::Relaxed)
     }
 
-    /// The first of `ranks` to which a request failed after the first `known` failures.
-    pub(super) fn failure(&self, ranks: &[Rank], known: u64) -> Option<(Rank, String)> {
+    /// The first rank to which a request failed after the first `known` failures, of ranks to which
+    /// so many were lost before a channel was opened: when such a loss is counted the channel may
+    /// be there.
+    pub(super) fn failure(
+        &self,
+        ranks: impl IntoIterator<Item = (Rank, u64)>,
+        known: u64,
+    ) -> Option<(Rank, String)> {
         let last = self.last.lock();
-        ranks.iter().find_map(|rank| {
-            let found = last.get(rank).filter(|found| found.number > known)?;
-            Some((*rank, found.reason.clone()))
+        ranks.into_iter().find_map(|(rank, losses)| {
+            let of_rank = last.get(&rank)?;
+            let lost = of_rank.lost.as_ref().filter(|(at, _)| *at > losses);
+            let mut all = of_rank.refused.iter().chain(lost.map(|(_, failure)| failure));
+            let found = all.find(|failure| failure.number > known)?;
+            Some((rank, found.reason.clone()))
         })
     }
 

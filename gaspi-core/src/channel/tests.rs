@@ -13,8 +13,6 @@ fn alone() -> Runtime {
     joining.expect("joining").wait(Timeout::Block).expect("a rank")
 }
 
-const OWN: &[Rank] = &[Rank(0)];
-
 #[test]
 fn a_refused_request_shows_in_channels_that_were_open() {
     let rank = alone();
@@ -53,11 +51,14 @@ fn a_lost_request_counts_once_its_rank_is_known_to_live() {
     assert_eq!((channels.failures(), channels.losses(Rank(0))), (0, 0));
     channels.failed(Rank(0), "the connection broke", false);
     assert_eq!((channels.failures(), channels.losses(Rank(0))), (0, 1));
-    assert_eq!(channels.failure(OWN, 0), None);
+    // Of a channel that was opened before that, and of one that has been opened since.
+    let [before, since] = [0, 1].map(|losses| [(Rank(0), losses)]);
+    assert_eq!(channels.failure(before, 0), None);
     channels.lost(Rank(0));
-    assert_eq!(channels.failure(OWN, 0), Some((Rank(0), "the connection broke".to_owned())));
+    assert_eq!(channels.failure(before, 0), Some((Rank(0), "the connection broke".to_owned())));
+    assert_eq!(channels.failure(since, 0), None);
     let known = channels.failures();
-    assert_eq!(channels.failure(OWN, known), None);
+    assert_eq!(channels.failure(before, known), None);
     channels.lost(Rank(0));
     assert_eq!(channels.failures(), known, "it was told already");
 }

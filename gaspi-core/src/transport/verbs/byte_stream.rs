@@ -180,8 +180,11 @@ impl Verbs<'_> {
                 continue;
             }
             let state = lane.lock();
-            if state.pairing.is_up() {
-                let attempt = state.pairing.attempt();
+            let attempt = state.pairing.attempt();
+            if state.pairing.is_up() && attempt <= lane.shown.attempts.lost() {
+                // It went with an earlier connection, and is about to be taken down.
+                self.stream.connections.note_news();
+            } else if state.pairing.is_up() {
                 drop(state);
                 self.carry(&connection, peer, attempt);
             } else {
