@@ -119,7 +119,9 @@ pub(crate) unsafe fn prepare(
         // SAFETY: the caller's promise.
         let taken = unsafe { terms.take_in(&call, &plan, request.background) };
         let (buffers, packed, completion) = taken?;
-        let repeat = Repeat { plan, arithmetic: call.arithmetic(), buffers };
+        // SAFETY: the caller keeps its memory until the operation is freed, which owns packed one.
+        let _shown = unsafe { buffers.show_to_device(&executor.channel) };
+        let repeat = Repeat { plan, arithmetic: call.arithmetic(), buffers, _shown };
         Ok(Operation::new(completion, Arc::clone(&executor), Some(repeat), packed))
     })();
     if prepared.is_err() {

@@ -80,8 +80,8 @@ pub mod wire;
 
 pub use bootstrap::{Job, TestMachine, TestProxy, Transport};
 pub use channel::{
-    ArenaMemory, Channel, ChannelSpec, DataSpec, Head, Lifetime, Location, Mapped, Reached,
-    SharedData, StatusRead,
+    ArenaMemory, Channel, ChannelSpec, DataSpec, DeviceBuffer, Head, Lifetime, Location, Mapped,
+    Reached, SharedData, StatusRead,
 };
 pub use config::{Config, DeviceChoice, GidChoice, MessageCarrier, Network, QUEUE_MAX};
 pub use config::{RdmaParams, Topology, WriteEnd};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaspi_core::sync::Mutex;
-use gaspi_core::{Deadline, Result};
+use gaspi_core::{Deadline, DeviceBuffer, Result};
 
 use super::Shared;
 use crate::exec::buffers::{Arithmetic, Buffers};
@@ -25,6 +25,8 @@ pub(crate) struct Repeat {
     pub(crate) plan: Arc<Plan>,
     pub(crate) arithmetic: Arithmetic,
     pub(crate) buffers: Buffers<'static>,
+    /// Its memory, as the device knows it while the operation lives.
+    pub(crate) _shown: Vec<DeviceBuffer>,
 }
 
 /// An operation that was started or prepared.
@@ -85,7 +87,7 @@ impl Operation {
     /// # Errors
     /// Those of [`Executor::start`].
     pub(crate) fn start(&self, shared: &Shared) -> std::result::Result<Result<()>, &'static str> {
-        let Some(Repeat { plan, arithmetic, buffers }) = &self.repeat else {
+        let Some(Repeat { plan, arithmetic, buffers, .. }) = &self.repeat else {
             return Err("it was started once and cannot be started again");
         };
         // Another thread may be starting it.

@@ -4,6 +4,7 @@ use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
 use crate::kernel::{Source, Target};
 use crate::request::Reducer;
+use gaspi_core::{Channel, DeviceBuffer};
 
 /// The caller's buffers: the same memory or disjoint, as the operation allows.
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +19,28 @@ impl<'a> Buffers<'a> {
     /// `bytes` of both, from `offset` on.
     pub(crate) fn part(self, offset: u64, bytes: u64) -> Buffers<'a> {
         Buffers { input: self.input.part(offset, bytes), output: self.output.part(offset, bytes) }
+    }
+
+    /// Makes them known to the device that sends from them, as far as there is one and that is of
+    /// use.
+    ///
+    /// # Safety
+    /// They stay until what this gives is dropped.
+    pub(crate) unsafe fn show_to_device(self, channel: &Channel) -> Vec<DeviceBuffer> {
+        let range = |memory: Source<'_>| (memory.start() as usize, memory.len());
+        let (input, output) = (range(self.input), range(self.output.source()));
+        let is_part = |(part, of): ((usize, usize), (usize, usize))| {
+            part.0 >= of.0 && part.0 + part.1 <= of.0 + of.1
+        };
+        let mut wanted = vec![output];
+        if is_part((output, input)) {
+            wanted = vec![input];
+        } else if !is_part((input, output)) {
+            wanted.push(input);
+        }
+        // SAFETY: as the caller says.
+        let show = |(start, len)| unsafe { channel.show_to_device(start as *const u8, len) };
+        wanted.into_iter().filter_map(show).collect()
     }
 }
 

@@ -8,6 +8,7 @@ mod ranks;
 mod background;
 mod bad_input;
 mod deaths;
+mod devices;
 mod groups;
 mod handles;
 mod late;
@@ -29,6 +30,7 @@ fn main() -> std::process::ExitCode {
         background::tests(),
         bad_input::tests(),
         deaths::tests(),
+        devices::tests(),
         groups::tests(),
         handles::tests(),
         late::tests(),

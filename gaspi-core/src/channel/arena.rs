@@ -10,6 +10,7 @@ mod procedures;
 use super::counts::CLOSED;
 use super::free_list::FreeList;
 use super::layout::PAGE;
+use super::shown::ShownMemory;
 use super::zero_copy::ZeroCopySends;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
@@ -116,6 +117,7 @@ pub(crate) struct Channels {
     /// When a connection broke last, by rank, whatever was under way on it.
     breaks: Mutex<HashMap<Rank, Instant>>,
     pub(crate) zero_copy: ZeroCopySends,
+    pub(super) shown: ShownMemory,
 }
 
 impl Channels {
@@ -130,6 +132,7 @@ impl Channels {
             losses: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
             breaks: Mutex::default(),
             zero_copy: ZeroCopySends::default(),
+            shown: ShownMemory::default(),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::runtime::Inner;
 use crate::segment::ARENA;
 use crate::sync::{AtomicU64, Ordering, slots};
 use crate::transport::endpoint::Departure;
-use crate::transport::payload::{ChannelMessage, DeviceCopy, Payload};
+use crate::transport::payload::{ChannelMessage, Payload};
 use crate::transport::posted_receives::COMPARED;
 use crate::transport::shm::area::wake_kind;
 use crate::wire::message::{Put, RemoteAddress, Stream};
@@ -19,11 +19,7 @@ use std::sync::Arc;
 
 /// Data from this size on is sent without a copy where it may be: less is copied as quickly as an
 /// acknowledgement comes.
-const ZERO_COPY_BYTES: usize = 96 << 10;
-
-/// Data from this size on is written by a device, where there is one, ahead of the message. Less
-/// fits into the message.
-const DEVICE_BYTES: usize = 2 << 10;
+pub(super) const ZERO_COPY_BYTES: usize = 96 << 10;
 
 /// For puts that set no word: none is ever set to 0.
 pub(super) const NO_WORD: (u32, u32) = (0, 0);
@@ -104,9 +100,10 @@ impl Channel {
             let from = self.layout.send_slot(member.nth_remote, index);
             let slot = Payload::new(Arc::clone(&self.segment), self.bytes.start + from);
             let head = bytemuck::bytes_of(head);
+            let by_device = self.device_copy(member, to, (data, len), buffer.is_some());
             let data = Piece { pointer: data.cast_mut(), len };
-            let by_device = self.device_copy(member, to, len);
-            let message = ChannelMessage { put, head, data, slot, buffer, by_device };
+            let message =
+                ChannelMessage { put, head, data, slot, buffer, by_device: by_device.as_ref() };
             // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
             unsafe { inner.endpoint(member.rank).message(member.losses, message) }
         });
@@ -114,16 +111,6 @@ impl Channel {
             self.inner.channels.zero_copy.acknowledged(number);
         }
         sent
-    }
-
-    /// How the device can write so much data to a slot of a member. Less goes along with what
-    /// announces it.
-    fn device_copy(&self, member: &Member, slot: u64, len: usize) -> Option<DeviceCopy> {
-        if len < DEVICE_BYTES {
-            return None;
-        }
-        let (to, own) = (member.device?.behind(slot), self.bundle.reserved.device.as_ref()?);
-        Some(DeviceCopy { to, slot: Arc::clone(own) })
     }
 
     /// The receivers of messages that are sent without a copy and have not arrived, one for each,

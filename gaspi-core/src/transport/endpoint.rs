@@ -3,11 +3,11 @@
 //! An [`Endpoint`] is made anew for each request, from the number of the peer: it is a few words
 //! that live in registers. Its [`Carrier`] is matched where something is handed over.
 
+mod memory;
+
 use crate::config::{CHANNELS, STATUS};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
-use crate::segment::Segment;
-use crate::segment::prepared::Prepared;
 #[cfg(feature = "test-transports")]
 use crate::transport::faulty::Faults;
 use crate::transport::payload::{ChannelMessage, Payload};
@@ -20,7 +20,7 @@ use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::transport::twin::{Network, Port};
 use crate::transport::verbs::{AtomicReach, Device, DeviceTable, Verbs};
 use crate::transport::{CHUNK, Link, Upcalls};
-use crate::wire::message::{MemoryKey, Message, Put, RemoteAddress, RemoteCall, Stream};
+use crate::wire::message::{Message, Put, RemoteAddress, RemoteCall, Stream};
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -266,56 +266,6 @@ impl Endpoints {
     pub(crate) fn device_error(&self, peer: Rank) -> Option<String> {
         let device = self.device.as_ref().filter(|device| device.atomics().is_some());
         device.and_then(|device| device.last_error(peer))
-    }
-
-    /// The keys by which ranks of other nodes reach a segment without this library.
-    ///
-    /// # Errors
-    /// The device does not take its memory, and nothing else may carry data.
-    pub(crate) fn export(&self, segment: &Segment) -> Result<Vec<MemoryKey>> {
-        let Some(device) = &self.device else { return Ok(Vec::new()) };
-        match device.prepare(segment) {
-            Ok(key) => Ok(vec![key]),
-            Err(reason) if device.forced || device.atomics().is_some() => Err(Error::System {
-                call: format!("registering {} with the RDMA device", segment.id),
-                reason,
-            }),
-            Err(reason) => {
-                log::warn!("{} is reached by TCP: {reason}", segment.id);
-                Ok(Vec::new())
-            }
-        }
-    }
-
-    /// Makes memory that is no segment known to the device, for data of channels, if it carries
-    /// that; `what` names the memory.
-    ///
-    /// # Errors
-    /// The device does not take it, and nothing else may carry data.
-    pub(crate) fn register(
-        &self,
-        start: *mut u8,
-        len: u64,
-        what: &str,
-    ) -> Result<Option<Arc<Prepared>>> {
-        let Some(device) = &self.device else { return Ok(None) };
-        match device.register(start, len).transpose() {
-            None => Ok(None),
-            Some(Ok(prepared)) => Ok(Some(Arc::new(prepared))),
-            Some(Err(reason)) if device.forced => {
-                let call = format!("registering {what} with the RDMA device");
-                Err(Error::System { call, reason })
-            }
-            Some(Err(reason)) => {
-                log::warn!("{what} is not used by the RDMA device: {reason}");
-                Ok(None)
-            }
-        }
-    }
-
-    /// Which of a peer's keys this rank's device can use.
-    pub(crate) fn usable_key(&self, keys: &[MemoryKey]) -> Option<MemoryKey> {
-        self.device.as_ref().and_then(|_| keys.first().copied())
     }
 
     /// Sends what is held back.

@@ -131,7 +131,7 @@ pub(crate) struct ChannelMessage<'a> {
     /// The data, if it stays as it is until the put has been acknowledged.
     pub(crate) buffer: Option<Arc<UserBuffer>>,
     /// How a device can write the data into the peer's slot, ahead of the put.
-    pub(crate) by_device: Option<DeviceCopy>,
+    pub(crate) by_device: Option<&'a DeviceCopy>,
 }
 
 /// How a device can write the data of a message.
@@ -141,6 +141,26 @@ pub(crate) struct DeviceCopy {
     pub(crate) to: MemoryKey,
     /// What the device has made of the memory that the slot here lies in.
     pub(crate) slot: Arc<Prepared>,
+    /// By what the device takes the data from where it lies, if it can.
+    pub(crate) source: Option<DeviceSource>,
+}
+
+/// Memory that the device knows.
+#[derive(Debug)]
+pub(crate) enum DeviceSource {
+    Memory(Arc<Prepared>),
+    Segment(Arc<Segment>),
+}
+
+/// Data where it lies, which stays as it is while this is held.
+pub(in crate::transport) struct InPlace<'a> {
+    _readable: MutexGuard<'a, bool>,
+    _exists: Option<MutexGuard<'a, bool>>,
+    /// What a request of the device names the memory by.
+    pub(in crate::transport) key: u32,
+    /// What has to be shared until the device has done with it. The delete of a segment waits for
+    /// all requests.
+    pub(in crate::transport) memory: Option<Arc<Prepared>>,
 }
 
 impl ChannelMessage<'_> {
@@ -149,6 +169,24 @@ impl ChannelMessage<'_> {
         self.put.size = self.head.len() as u64;
         self.data = Piece::of(&[]);
         (self.buffer, self.by_device) = (None, None);
+    }
+
+    /// The data where it lies, if a device can take it from there.
+    pub(in crate::transport) fn in_place(&self) -> Option<InPlace<'_>> {
+        let source = self.by_device?.source.as_ref()?;
+        let readable = self.buffer.as_ref()?.accept();
+        if !*readable {
+            return None;
+        }
+        let (key, memory, exists) = match source {
+            DeviceSource::Memory(memory) => (memory.local_key, Some(Arc::clone(memory)), None),
+            DeviceSource::Segment(segment) => {
+                let exists = segment.accept();
+                let key = segment.prepared.local_key().filter(|_| *exists)?;
+                (key, None, Some(exists))
+            }
+        };
+        Some(InPlace { _readable: readable, _exists: exists, key, memory })
     }
 
     /// Copies all of it into its slot.

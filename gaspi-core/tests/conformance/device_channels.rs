@@ -192,8 +192,166 @@ fn channels_come_and_go_and_leave_no_registration() {
     });
 }
 
+/// Bytes of data that is sent from where it lies, where it can be.
+const MUCH: usize = 150_000;
+/// Time passes only as tests say.
+const OWN_TIME: &str = "time_scale=0";
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Memory of the program that data is sent from.
+struct Memory(*mut u8);
+
+impl Memory {
+    fn fill(&self, byte: u8) {
+        // SAFETY: each is made of so many bytes that live as long as the test.
+        unsafe { self.0.write_bytes(byte, MUCH) };
+    }
+
+    /// Sends it to the other rank, which is told what to expect of it; it stays until it is
+    /// acknowledged.
+    fn send(&self, channel: &Channel, index: u64) {
+        let (to, lifetime) = (1 - channel.me(), Lifetime::UntilAcknowledged { awaited: true });
+        // SAFETY: the memory lives as long as the test.
+        let send = || unsafe { channel.send(to, index, &[index; 8], (self.0, MUCH), lifetime) };
+        until(channel, || (index < channel.taken(to) + SLOTS).then_some(())).expect("a slot");
+        until(channel, || send().expect("sent").then_some(())).expect("room");
+    }
+}
+
+fn returned(channel: &Channel) {
+    until(channel, || channel.in_flight().is_empty().then_some(())).expect("it comes back");
+}
+
+/// Receives a message of the other rank whose data is this byte again and again.
+fn receive(channel: &Channel, index: u64, byte: u8) {
+    let from = 1 - channel.me();
+    until(channel, || (channel.received(from) > index).then_some(())).expect("it comes");
+    let found = whole(channel, from, index, HEADER + MUCH).split_off(HEADER);
+    let wrong = found.iter().find(|came| **came != byte);
+    assert_eq!(wrong, None, "in place of {byte} in message {index}");
+    channel.take(from, index + 1);
+}
+
+fn data_is_written_from_where_it_lies_if_the_device_knows_the_memory() {
+    let (both, cut) = (Barrier::new(2), Barrier::new(2));
+    run_with_devices(2, OWN_TIME, |rt, fabric| {
+        make(rt, S0, MUCH as u64);
+        let channel = open_for(rt, MUCH as u64).expect("a channel");
+        let next = until_by_device(&channel, fabric, &both);
+        let (mut shown, mut unknown) = (vec![0; MUCH], vec![0; MUCH]);
+        // SAFETY: it is dropped before the memory.
+        let buffer = unsafe { channel.show_to_device(shown.as_ptr(), MUCH) };
+        let buffer = buffer.expect("the device takes it");
+        let segment = rt.segment_ptr(S0).expect("a segment");
+        let kinds = [(shown.as_mut_ptr(), 2), (segment, 2), (unknown.as_mut_ptr(), 1)];
+        for (index, (memory, expected)) in (next..).zip(kinds) {
+            cut.wait();
+            if rt.rank() == Rank(0) {
+                let memory = Memory(memory);
+                memory.fill(1);
+                fabric.link(0, 1, 0);
+                memory.send(&channel, index);
+                // No program may do that: it shows who has read the memory when.
+                memory.fill(2);
+                fabric.link(0, 1, 1);
+                fabric.advance(30 * SECOND_NS);
+                returned(&channel);
+            } else {
+                receive(&channel, index, expected);
+            }
+            meet(rt);
+        }
+        drop(buffer);
+    });
+}
+
+fn memory_that_was_shown_to_a_device_is_known_to_it_until_it_is_dropped() {
+    let both = Barrier::new(2);
+    run_with_devices(2, "", |rt, fabric| {
+        let device = rt.rank().0.into();
+        let channel = open_for(rt, MUCH as u64).expect("a channel");
+        let mut next = until_by_device(&channel, fabric, &both);
+        let regions = || fabric.live(device).regions;
+        let before = regions();
+        let mut data = [vec![0; MUCH], vec![0; MUCH]];
+        for round in 0..30u8 {
+            let show = |data: &Vec<u8>| {
+                // SAFETY: it is dropped before the memory.
+                let buffer = unsafe { channel.show_to_device(data.as_ptr(), MUCH) };
+                buffer.expect("the device takes it")
+            };
+            let buffers: Vec<_> = data.iter().map(show).collect();
+            assert_eq!(regions(), before + 2);
+            for (index, data) in (next..).zip(&mut data) {
+                let memory = Memory(data.as_mut_ptr());
+                memory.fill(round);
+                memory.send(&channel, index);
+            }
+            // At once, though the device still writes from there.
+            drop(buffers);
+            assert_eq!(regions(), before, "round {round}");
+            for _ in 0..data.len() {
+                receive(&channel, next, round);
+                next += 1;
+            }
+            returned(&channel);
+        }
+        // SAFETY: it lives as long as the test.
+        let small = unsafe { channel.show_to_device(data[0].as_ptr(), FEW) };
+        assert!(small.is_none(), "it is copied anyway");
+        meet(rt);
+    });
+}
+
+fn memory_that_the_device_does_not_take_is_copied() {
+    let both = Barrier::new(2);
+    run_with_devices(2, "", |rt, fabric| {
+        let device = rt.rank().0.into();
+        let channel = open_for(rt, MUCH as u64).expect("a channel");
+        let next = until_by_device(&channel, fabric, &both);
+        fabric.set(device, &format!("max_mr={}", fabric.live(device).regions));
+        let mut data = vec![0; MUCH];
+        // SAFETY: there is none.
+        let shown = unsafe { channel.show_to_device(data.as_ptr(), MUCH) };
+        assert!(shown.is_none(), "no registration is left");
+        let before = written(fabric)[usize::from(rt.rank().0)];
+        let memory = Memory(data.as_mut_ptr());
+        for index in next..next + 10 {
+            memory.fill(index as u8);
+            memory.send(&channel, index);
+            receive(&channel, index, index as u8);
+            returned(&channel);
+        }
+        let by_device = written(fabric)[usize::from(rt.rank().0)] - before;
+        assert_eq!(by_device, 10 * MUCH as u64, "from slots");
+        meet(rt);
+    });
+}
+
+fn a_segment_is_deleted_behind_the_data_that_is_sent_from_it() {
+    let both = Barrier::new(2);
+    run_with_devices(2, "", |rt, fabric| {
+        let channel = open_for(rt, MUCH as u64).expect("a channel");
+        let next = until_by_device(&channel, fabric, &both);
+        for index in next..next + 30 {
+            rt.segment_alloc(S0, MUCH as u64, Init::Zeroed).expect("a segment");
+            let memory = Memory(rt.segment_ptr(S0).expect("a segment"));
+            memory.fill(index as u8);
+            memory.send(&channel, index);
+            rt.segment_delete(S0).expect("delete");
+            receive(&channel, index, index as u8);
+            returned(&channel);
+        }
+        meet(rt);
+    });
+}
+
 tests! {
     VERBS:
+        data_is_written_from_where_it_lies_if_the_device_knows_the_memory,
+        memory_that_the_device_does_not_take_is_copied,
+        memory_that_was_shown_to_a_device_is_known_to_it_until_it_is_dropped,
+        a_segment_is_deleted_behind_the_data_that_is_sent_from_it,
         data_of_messages_is_written_by_devices_and_comes_before_them,
         a_device_that_fails_in_the_middle_costs_the_channel_and_names_the_rank,
         memory_that_a_device_does_not_take_is_an_error_of_all_where_it_has_to;

@@ -65,6 +65,7 @@ const CORE: &[Layer] = &[
             "channel::counts",
             "channel::free_list",
             "channel::layout",
+            "channel::shown",
             "channel::spec",
             "channel::zero_copy",
             "control",

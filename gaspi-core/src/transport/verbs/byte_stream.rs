@@ -116,9 +116,13 @@ impl ByteCarrier for DeviceBytes {
         if first != Ahead::Written {
             return first;
         }
+        // Held until it is posted: a delete of its segment waits for what is posted before.
+        let in_place = message.in_place();
         // Copied without the lock.
         // SAFETY: as the caller says.
-        let Some(data) = (unsafe { LaneState::data_of(message) }) else { return Ahead::GoesAlong };
+        let Some(data) = (unsafe { LaneState::data_of(message, in_place.as_ref()) }) else {
+            return Ahead::GoesAlong;
+        };
         let mut state = self.lane.lock();
         match admitted(&mut state) {
             Ahead::Written => match state.post_data(data) {

@@ -4,13 +4,14 @@
 //! data is among the bytes that follow: so the data is in its place when the message comes, and a
 //! pair that ends costs both, with their connection.
 //!
-//! Invariant: the device knows the memory until each write from it has ended.
+//! Invariant: the device knows the memory until each write from it has ended: what is no segment is
+//! shared until then, and the delete of a segment waits.
 
 use super::lane::{Kind, LaneState};
 use super::queue_pair::QueuePair;
 use super::work::{Local, Remote, WorkRequest};
 use crate::segment::prepared::Prepared;
-use crate::transport::payload::ChannelMessage;
+use crate::transport::payload::{ChannelMessage, InPlace};
 use crate::transport::tcp::byte_carrier::Ahead;
 use std::sync::Arc;
 
@@ -19,28 +20,33 @@ pub(super) struct Data {
     local: Local,
     remote: Remote,
     size: u64,
-    /// The memory, as the device knows it.
-    memory: Arc<Prepared>,
+    /// The memory, as the device knows it, unless it is a segment.
+    memory: Option<Arc<Prepared>>,
 }
 
 impl LaneState {
-    /// The data of a message, which is copied into its slot; `None` if no device can write it.
+    /// The data of a message, where it lies or copied into its slot; `None` if no device can write
+    /// it.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot.
-    pub(super) unsafe fn data_of(message: &ChannelMessage<'_>) -> Option<Data> {
-        let copy = message.by_device.as_ref()?;
+    pub(super) unsafe fn data_of(
+        message: &ChannelMessage<'_>,
+        in_place: Option<&InPlace<'_>>,
+    ) -> Option<Data> {
+        let copy = message.by_device?;
+        let (head, size) = (message.head.len() as u64, message.data.len as u64);
+        let to = copy.to.behind(head);
+        let remote = Remote { address: to.address, key: to.key };
+        if let Some(InPlace { key, memory, .. }) = in_place {
+            let local = Local { address: message.data.pointer as u64, key: Some(*key) };
+            return Some(Data { local, remote, size, memory: memory.clone() });
+        }
         // SAFETY: as the caller says.
         unsafe { message.compose() };
-        let head = message.head.len() as u64;
-        let to = copy.to.behind(head);
         let address = message.slot.pointer(head) as u64;
-        Some(Data {
-            local: Local { address, key: Some(copy.slot.local_key) },
-            remote: Remote { address: to.address, key: to.key },
-            size: message.data.len as u64,
-            memory: Arc::clone(&copy.slot),
-        })
+        let local = Local { address, key: Some(copy.slot.local_key) };
+        Some(Data { local, remote, size, memory: Some(Arc::clone(&copy.slot)) })
     }
 
     /// Whether a write of so many bytes fits the send queue, now or once that has emptied.

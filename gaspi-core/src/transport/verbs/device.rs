@@ -169,6 +169,18 @@ impl Device {
         Registration::new(&self.handles, start, len)
     }
 
+    /// Registers memory for requests of this rank that only read it.
+    ///
+    /// # Errors
+    /// In words, with the remedy.
+    pub(super) fn register_source(
+        &self,
+        start: *const u8,
+        len: u64,
+    ) -> Result<Registration, String> {
+        Registration::with(&self.handles, start.cast_mut(), len, 0)
+    }
+
     /// What peers may read behind their writes, and where such reads of this rank arrive.
     pub(super) fn flush_memory(&self) -> (Remote, Local) {
         (self.flush_target.place(), self.flush_target.scratch())
@@ -420,6 +432,15 @@ impl Registration {
             | sys::IBV_ACCESS_REMOTE_WRITE
             | sys::IBV_ACCESS_REMOTE_READ
             | handles.atomic_rights();
+        Registration::with(handles, start, len, rights)
+    }
+
+    fn with(
+        handles: &Arc<Handles>,
+        start: *mut u8,
+        len: u64,
+        rights: u32,
+    ) -> Result<Registration, String> {
         // SAFETY: the caller's memory stays until this is dropped.
         let region = unsafe {
             inline::ibv_reg_mr(

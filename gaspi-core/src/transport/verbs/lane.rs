@@ -78,7 +78,7 @@ pub(super) enum Kind {
     Answer,
     /// Data that was written ahead of a message, from memory that the device knows until then.
     Data {
-        _memory: Arc<Prepared>,
+        _memory: Option<Arc<Prepared>>,
     },
 }
 

@@ -1,6 +1,7 @@
 //! Memory that the device knows, of segments: prepared before its first use, and released behind
 //! the last.
 
+use super::device::Registration;
 use super::ended::Ended;
 use super::lane::{Begun, Lane};
 use super::work::{Local, Remote};
@@ -24,14 +25,8 @@ impl DeviceTable {
     /// # Errors
     /// In words, why the device does not take it.
     pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
-        segment.prepared.prepare(|| self.register_range(segment.pointer(), segment.size))
-    }
-
-    fn register_range(&self, start: *mut u8, len: u64) -> std::result::Result<Prepared, String> {
-        let registration = self.device.register(start, len)?;
-        let key = MemoryKey { device: 0, key: registration.remote_key(), address: start as u64 };
-        let local_key = registration.local_key();
-        Ok(Prepared { local_key, key, registration: Box::new(registration) })
+        let (start, size) = (segment.pointer(), segment.size);
+        segment.prepared.prepare(|| Ok(prepared(self.device.register(start, size)?, start)))
     }
 
     /// Makes memory that is no segment known to the device; nothing if it does not carry messages.
@@ -44,7 +39,20 @@ impl DeviceTable {
         len: u64,
     ) -> std::result::Result<Option<Prepared>, String> {
         let wanted = self.device.carries_messages();
-        wanted.then(|| self.register_range(start, len)).transpose()
+        let register = || Ok(prepared(self.device.register(start, len)?, start));
+        wanted.then(register).transpose()
+    }
+
+    /// The same for requests of this rank that only read it.
+    ///
+    /// # Errors
+    /// As [`register`](DeviceTable::register).
+    pub(crate) fn register_source(
+        &self,
+        start: *const u8,
+        len: u64,
+    ) -> std::result::Result<Prepared, String> {
+        Ok(prepared(self.device.register_source(start, len)?, start))
     }
 
     /// Whether the device can take data from this segment or put it there.
@@ -56,6 +64,12 @@ impl DeviceTable {
     pub(super) fn local(segment: &Segment, offset: u64) -> Local {
         Local { address: segment.pointer() as u64 + offset, key: segment.prepared.local_key() }
     }
+}
+
+fn prepared(registration: Registration, start: *const u8) -> Prepared {
+    let key = MemoryKey { device: 0, key: registration.remote_key(), address: start as u64 };
+    let local_key = registration.local_key();
+    Prepared { local_key, key, registration: Box::new(registration) }
 }
 
 /// Requests of a lane up to some time; only those of a queue `of` which there are any left, if it
