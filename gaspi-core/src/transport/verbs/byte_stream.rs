@@ -66,9 +66,11 @@ struct DeviceBytes {
 }
 
 impl DeviceBytes {
+    /// Has the connection flushed when something has ended.
     fn wait(&self) {
-        self.lane.user.waits.store(true, Ordering::SeqCst);
-        self.wakeup.wake();
+        if !self.lane.user.waits.swap(true, Ordering::SeqCst) {
+            self.wakeup.wake();
+        }
     }
 }
 
