@@ -3,8 +3,9 @@
 use gaspi_tests::hosts::{Host, Hosts, Options};
 use gaspi_tests::{Job, Result, Running};
 use libtest_mimic::Trial;
+use tempfile::TempDir;
 
-use crate::programs::{MpiLibrary, meet};
+use crate::programs::{MpiLibrary, meet, slow_pmix};
 use crate::{expect_met, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -13,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("torchrun/master-port-is-taken", master_port),
         trial("kubernetes/name-that-resolves-late", kubernetes),
         trial("half-an-environment", half),
+        trial("pmix/server-that-answers-late", late_server),
     ]
 }
 
@@ -113,5 +115,23 @@ fn half() -> Result<()> {
         let outcome = start(&hosts[0], &variables, "Gg")?.wait()?.code(7)?;
         outcome.says(why)?;
     }
+    Ok(())
+}
+
+/// proc_init ends by its timeout while PMIx_Init waits, and the next one goes on with it.
+fn late_server() -> Result<()> {
+    let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
+    let answers = files.path().join("answers").display().to_string();
+    let variables = [
+        ("PMIX_RANK", "0".to_owned()),
+        ("PMIX_NAMESPACE", "stub".to_owned()),
+        ("GASPI_PMIX_LIB", slow_pmix()?.display().to_string()),
+        ("PMIX_STUB_ANSWERS", answers),
+    ];
+    let outcome = start(&hosts[0], &variables, "TTAGg")?.wait()?.success()?;
+    let waits = "the PMIx server of this host to tell the place of this process in its job";
+    assert_eq!(outcome.stdout.matches(waits).count(), 2, "{}", outcome.stdout);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(lines.last(), Some(&"rank 0 of 1 heard 0"), "{}", outcome.stdout);
     Ok(())
 }
