@@ -97,6 +97,7 @@ pub use state::State;
 pub use statistics::CounterInfo;
 pub use timeout::{Deadline, Timeout};
 pub use transport::Link;
+pub use transport::shm::job_label::labelled_job;
 pub use transport::shm::pairs::Pairs;
 #[cfg(feature = "test-transports")]
 #[doc(hidden)]

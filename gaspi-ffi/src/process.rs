@@ -9,9 +9,10 @@ use gaspi_core::os::{affinity, process};
 use gaspi_core::{Error, Job, Link, PendingInit, Rank, Runtime, State, Timeout};
 use std::fmt::Write;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-fn joining() -> Result<PendingInit, Failure> {
-    let job = Job::from_environment()?;
+fn joining(timeout: Timeout) -> Result<PendingInit, Failure> {
+    let job = Job::from_environment_within(timeout)?;
     // Errors from here on name the rank.
     let host = job.hosts.get(job.rank.index()).cloned().unwrap_or_else(process::host_name);
     logging::identify(Some((job.rank.0, host)));
@@ -64,13 +65,24 @@ fn introduction(runtime: &Runtime) -> String {
     )
 }
 
+/// What is left of a timeout.
+fn left_of(timeout: Timeout, taken: Duration) -> Timeout {
+    match timeout {
+        Timeout::Millis(ms) => {
+            Timeout::Millis(ms.saturating_sub(u64::try_from(taken.as_millis()).unwrap_or(u64::MAX)))
+        }
+        other => other,
+    }
+}
+
 /// Starts, or continues the start that `pending` keeps over a timeout.
 fn start(pending: &mut Option<PendingInit>, timeout: Timeout) -> Outcome {
+    let began = Instant::now();
     let mut start = match pending.take() {
         Some(start) => start,
-        None => joining()?,
+        None => joining(timeout)?,
     };
-    match start.wait(timeout) {
+    match start.wait(left_of(timeout, began.elapsed())) {
         Ok(runtime) => {
             log::info!("gaspi_proc_init: {}", introduction(&runtime));
             if runtime.config().net_info {

@@ -1,10 +1,17 @@
 /* Joins and leaves its job, and MPI's, in the order of the letters of its argument: G and g are
-   gaspi_proc_init and gaspi_proc_term, M and m are MPI_Init and MPI_Finalize. */
+   gaspi_proc_init and gaspi_proc_term, M and m are MPI_Init and MPI_Finalize. T is a
+   gaspi_proc_init of 100 ms that has to time out, A makes the file that PMIX_STUB_ANSWERS names.
+   W waits in a barrier until that fails, P for a signal; D dies by SIGKILL, K kills rank 1. */
+
+#define _POSIX_C_SOURCE 200809L
 
 #include <GASPI.h>
+#include <gaspi_collectives.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 #define CHECK(call)                                                                                \
   do {                                                                                             \
@@ -42,6 +49,39 @@ static void meet(void) {
   fflush(stdout);
 }
 
+/* Says what was waited for. */
+static void time_out(void) {
+  char text[1024];
+  gaspi_return_t status = gaspi_proc_init(100);
+  if (status != GASPI_TIMEOUT) {
+    fprintf(stderr, "gaspi_proc_init gave %d, no timeout\n", (int)status);
+    exit(7);
+  }
+  CHECK(gaspi_error_detail(text, sizeof text));
+  printf("%s\n", text);
+  fflush(stdout);
+}
+
+/* For a barrier that nobody else comes to. */
+static void wait_in_vain(void) {
+  char text[1024];
+  gaspi_return_t status = gaspi_barrier(GASPI_GROUP_ALL, GASPI_BLOCK);
+  if (status != GASPI_ERROR) {
+    exit(7);
+  }
+  CHECK(gaspi_error_detail(text, sizeof text));
+  printf("%s\n", text);
+  fflush(stdout);
+}
+
+static void answer(void) {
+  const char *name = getenv("PMIX_STUB_ANSWERS");
+  FILE *file = name == NULL ? NULL : fopen(name, "w");
+  if (file == NULL || fclose(file) != 0) {
+    exit(7);
+  }
+}
+
 int main(int argc, char **argv) {
   const char *letter;
   if (argc != 2) {
@@ -51,6 +91,24 @@ int main(int argc, char **argv) {
     switch (*letter) {
       case 'G':
         meet();
+        break;
+      case 'T':
+        time_out();
+        break;
+      case 'W':
+        wait_in_vain();
+        break;
+      case 'P':
+        pause();
+        break;
+      case 'D':
+        kill(getpid(), SIGKILL);
+        break;
+      case 'K':
+        CHECK(gaspi_proc_kill(1, GASPI_BLOCK));
+        break;
+      case 'A':
+        answer();
         break;
       case 'g':
         CHECK(gaspi_proc_term(GASPI_BLOCK));

@@ -86,7 +86,8 @@ fn a_job_is_listed_and_ended() {
         };
         ranks.iter().enumerate().map(line).collect()
     };
-    let (listed, ended_lines) = (expected("started by hand"), expected("ended by SIGTERM"));
+    let (listed, ended_lines) =
+        (expected("started without gaspi_run"), expected("ended by SIGTERM"));
     for line in [&["-c", "--job", &job][..], &["-c", "--job", &job]] {
         let outcome = cleanup(line).success();
         assert_eq!((outcome.stdout, outcome.stderr), (listed.clone(), String::new()));
@@ -105,7 +106,8 @@ fn without_options_all_are_listed() {
     let job = id("all");
     let rank = Rank::start(&job, 4);
     let text = cleanup(&["-c"]).success().stdout;
-    let line = format!("job {job} pid {} rank 4: started by hand: sleep 1000", rank.pid());
+    let line =
+        format!("job {job} pid {} rank 4: started without gaspi_run: sleep 1000", rank.pid());
     assert!(text.lines().any(|found| found == line), "{text}");
 }
 
@@ -212,8 +214,9 @@ fn on_other_hosts_it_is_run_through_ssh() {
     let rank = Rank::start(&job, 3);
     let pid = rank.pid();
     let outcome = cleanup(&["--ssh", &ssh, "-m", &name, "-c", "--job", &job]).success();
-    let listed =
-        |host: &str| format!("{host}: job {job} pid {pid} rank 3: started by hand: sleep 1000");
+    let listed = |host: &str| {
+        format!("{host}: job {job} pid {pid} rank 3: started without gaspi_run: sleep 1000")
+    };
     let expected = ["127.0.0.1", "240.0.0.1", "240.0.0.2"].map(listed);
     assert_eq!(outcome.sorted(), expected);
     assert_eq!(outcome.stderr, "");

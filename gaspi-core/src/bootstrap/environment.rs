@@ -11,17 +11,29 @@ use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
 use crate::config::{DeviceChoice, GidChoice, MessageCarrier, WriteEnd};
 use crate::error::Result;
+use crate::timeout::{Deadline, Timeout};
 use std::net::{IpAddr, Ipv6Addr};
 
 impl Job {
     /// The job that the environment of this process describes; a job of one rank if it describes
-    /// none.
+    /// none. Where a process manager (PMIx, PMI-1) has started this process, it is asked, and
+    /// waited for without limit.
     ///
     /// # Errors
     /// [`Error::Environment`](crate::Error::Environment) if the variables are incomplete, no
     /// numbers, or contradict each other or the machine file.
     pub fn from_environment() -> Result<Job> {
-        describe(&Variables::new(&|name| std::env::var_os(name), &ThisMachine::look_up))
+        Job::from_environment_within(Timeout::Block)
+    }
+
+    /// The same, which waits for a process manager for `timeout` at most.
+    ///
+    /// # Errors
+    /// As [`from_environment`](Job::from_environment), and
+    /// [`Error::Timeout`](crate::Error::Timeout): call again to wait on.
+    pub fn from_environment_within(timeout: Timeout) -> Result<Job> {
+        let variables = Variables::new(&|name| std::env::var_os(name), &ThisMachine::look_up);
+        describe(&variables, timeout.deadline())
     }
 }
 
@@ -37,13 +49,13 @@ impl DeviceChoice {
 }
 
 /// The job as the variables describe it.
-fn describe(variables: &Variables<'_>) -> Result<Job> {
+fn describe(variables: &Variables<'_>, deadline: Deadline) -> Result<Job> {
     let (chosen, why) = launchers::choose(variables)?;
     let Some((launcher, task)) = chosen else {
         log::info!("proc_init: a job of one rank: {why}");
         return Ok(Job::single());
     };
-    let mut job = launcher.job(variables, task)?;
+    let mut job = launcher.job(variables, task, deadline)?;
     log::info!(
         "proc_init: launcher {}, {why}: {} of {} of job {}",
         launcher.name(),

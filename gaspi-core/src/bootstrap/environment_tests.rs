@@ -10,7 +10,8 @@ use std::ffi::OsString;
 fn job_of(variables: &[(&str, &str)]) -> Result<Job> {
     let map: HashMap<&str, OsString> =
         variables.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
-    describe(&Variables::new(&|name| map.get(name).cloned(), &ThisMachine::look_up))
+    let value = |name: &str| map.get(name).cloned();
+    describe(&Variables::new(&value, &ThisMachine::look_up), Deadline::Never)
 }
 
 fn refusal(variables: &[(&str, &str)]) -> String {
@@ -120,7 +121,8 @@ fn over_hosts(hosts: &[&str], own: &str, rank: &str, more: &[(&str, &str)]) -> R
     let map: HashMap<&str, OsString> =
         variables.iter().map(|(name, value)| (*name, OsString::from(value))).collect();
     let machine = || ThisMachine::called("node", &[own.parse().expect("address")]);
-    let found = describe(&Variables::new(&|name| map.get(name).cloned(), &machine));
+    let found =
+        describe(&Variables::new(&|name| map.get(name).cloned(), &machine), Deadline::Never);
     std::fs::remove_file(&path).expect("remove");
     found
 }

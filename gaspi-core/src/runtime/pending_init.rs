@@ -222,7 +222,8 @@ impl PendingInit {
                 if remote {
                     atomics_by::check(&table.cards, self.device.as_ref())?;
                 }
-                let mut area = SharedArea::map(&table.area, size, groups, rank, ranks)?;
+                let area = SharedArea::map(&table.area, size, groups, rank, ranks)?;
+                let mut area = area.labelled(&self.job.id);
                 let mut wakeup_socket = None;
                 if remote {
                     wakeup_socket = Some(WakeupSockets::bind(&table.cards[rank.index()].address)?);

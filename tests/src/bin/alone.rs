@@ -4,8 +4,10 @@ use std::process::ExitCode;
 
 use gaspi::{Config, Error, Job, PendingInit, Runtime, Timeout};
 
+const LIMIT: Timeout = Timeout::Millis(500);
+
 fn join() -> gaspi::Result<Runtime> {
-    PendingInit::new(Job::from_environment()?, Config::default())?.wait(Timeout::Millis(500))
+    PendingInit::new(Job::from_environment_within(LIMIT)?, Config::default())?.wait(LIMIT)
 }
 
 fn main() -> ExitCode {

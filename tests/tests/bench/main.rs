@@ -4,6 +4,7 @@ mod closed_proc;
 mod collectives;
 mod compare;
 mod fused;
+mod scale;
 mod tables;
 mod tcp;
 mod verbs;

@@ -1,9 +1,9 @@
 //! The programs that ranks run, and where the unpacked launchers lie.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use gaspi_tests::{Linkage, Result, c_compiler, link, root};
+use gaspi_tests::{Linkage, Result, c_compiler, link, root, run_compiler};
 use tempfile::TempDir;
 
 use crate::failed;
@@ -43,12 +43,25 @@ pub(crate) enum MpiLibrary {
     Open,
 }
 
-/// tests/launchers/meet.c, compiled once.
-pub(crate) fn meet(mpi: MpiLibrary) -> Result<PathBuf> {
+/// Where what is compiled lies.
+fn folder() -> Result<&'static Path> {
     static FOLDER: OnceLock<std::result::Result<TempDir, String>> = OnceLock::new();
     let folder = FOLDER.get_or_init(|| TempDir::new().map_err(|error| error.to_string()));
-    let folder = folder.as_ref().map_err(|text| failed(text.as_str()))?;
-    let program = folder.path().join(format!("meet-{mpi:?}"));
+    folder.as_ref().map(TempDir::path).map_err(|text| failed(text.as_str()))
+}
+
+/// tests/launchers/slow_pmix.c, a library.
+pub(crate) fn slow_pmix() -> Result<PathBuf> {
+    let library = folder()?.join("libpmix-slow.so");
+    let mut command = c_compiler(false);
+    command.args(["-shared", "-fPIC"]).arg(root().join("tests/launchers/slow_pmix.c"));
+    run_compiler(command.arg("-o").arg(&library))?;
+    Ok(library)
+}
+
+/// tests/launchers/meet.c, compiled once.
+pub(crate) fn meet(mpi: MpiLibrary) -> Result<PathBuf> {
+    let program = folder()?.join(format!("meet-{mpi:?}"));
     if program.is_file() {
         return Ok(program);
     }

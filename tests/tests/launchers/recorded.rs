@@ -1,18 +1,28 @@
 //! Launchers that are not here: ranks are started with the variables that these set.
 
 use gaspi_tests::hosts::{Host, Hosts, Options};
-use gaspi_tests::{Job, Result, Running};
+use gaspi_tests::{Job, Result, Running, gaspi_run};
 use libtest_mimic::Trial;
+use std::os::unix::process::ExitStatusExt;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
 
-use crate::programs::{MpiLibrary, meet};
+use crate::programs::{MpiLibrary, meet, slow_pmix};
 use crate::{expect_met, trial};
+
+/// Ten times the second within which all know of a death.
+const KNOWN: Duration = Duration::from_secs(10);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
         trial("torchrun/two-hosts-and-again", torchrun),
         trial("torchrun/master-port-is-taken", master_port),
+        trial("torchrun/rank-that-dies", death),
+        trial("torchrun/rank-that-is-killed", kill),
+        trial("torchrun/cleanup", cleanup),
         trial("kubernetes/name-that-resolves-late", kubernetes),
         trial("half-an-environment", half),
+        trial("pmix/server-that-answers-late", late_server),
     ]
 }
 
@@ -67,6 +77,76 @@ fn torchrun() -> Result<()> {
     hosts.await_idle()
 }
 
+/// Two ranks on this many hosts, each of which does what the letters behind a common start say.
+fn two_ranks(
+    hosts: &Hosts,
+    letters: [&str; 2],
+    more: &[(&'static str, String)],
+) -> Result<[Running; 2]> {
+    let sizes = [("WORLD_SIZE", 2), ("LOCAL_WORLD_SIZE", 2 / hosts.len())];
+    let rank = |rank: usize| {
+        let mut variables = torchrun_rank(hosts, rank, 0);
+        for (name, value) in &mut variables {
+            if let Some((_, size)) = sizes.iter().find(|(changed, _)| changed == name) {
+                *value = size.to_string();
+            }
+        }
+        variables.extend_from_slice(more);
+        start(&hosts[rank % hosts.len()], &variables, letters[rank])
+    };
+    Ok([rank(0)?, rank(1)?])
+}
+
+/// Without gaspi_run a death is known in time too: on the same host and on another one.
+fn death() -> Result<()> {
+    for count in [1, 2] {
+        let hosts = Hosts::new(count, Options::default())?;
+        let [lives, dies] = two_ranks(&hosts, ["GW", "GD"], &[])?;
+        let outcome = dies.wait()?;
+        assert_eq!(outcome.status.signal(), Some(libc::SIGKILL), "{}", outcome.stderr);
+        let died = Instant::now();
+        let outcome = lives.wait()?.success()?.says("rank 1")?;
+        assert!(died.elapsed() < KNOWN, "{:?}: {}", died.elapsed(), outcome.stdout);
+    }
+    Ok(())
+}
+
+/// gaspi_proc_kill without gaspi_run: the library of the other rank obeys.
+fn kill() -> Result<()> {
+    for count in [1, 2] {
+        let hosts = Hosts::new(count, Options::default())?;
+        let [kills, ends] = two_ranks(&hosts, ["GK", "GW"], &[])?;
+        kills.wait()?.success()?;
+        ends.wait()?.code(255)?;
+    }
+    Ok(())
+}
+
+/// gaspi_cleanup finds ranks whose environment has nothing of GASPI.
+fn cleanup() -> Result<()> {
+    let hosts = Hosts::new(1, Options::default())?;
+    let own = format!("cleanup-{}", std::process::id());
+    let ranks = two_ranks(&hosts, ["GP", "GP"], &[("CLEANED_UP", own.clone())])?;
+    ranks[0].lines("rank 0 of 2", 1)?;
+    ranks[1].lines("rank 1 of 2", 1)?;
+    let with = format!("CLEANED_UP={own}");
+    let tool = gaspi_run()?.with_file_name("gaspi_cleanup");
+    let cleanup = |option: &str| Job::plain(&tool).args([option, "--with", &with]).run();
+    let listed = cleanup("--check")?.success()?.stdout;
+    for (rank, process) in ranks.iter().enumerate() {
+        let line = format!("pid {} rank {rank}: started without gaspi_run: ", process.pid());
+        assert_eq!(listed.matches(&line).count(), 1, "{line}: {listed}");
+    }
+    let jobs: Vec<&str> = listed.lines().filter_map(|line| line.split(' ').nth(1)).collect();
+    assert!(jobs.len() == 2 && jobs[0] == jobs[1], "one job: {listed}");
+    let ended = cleanup("--all")?.success()?.stdout;
+    assert_eq!(ended.matches("ended by SIGTERM").count(), 2, "{ended}");
+    for rank in ranks {
+        assert_eq!(rank.wait()?.status.signal(), Some(libc::SIGTERM));
+    }
+    Ok(())
+}
+
 /// torchrun's own store listens there.
 fn master_port() -> Result<()> {
     let hosts = Hosts::new(2, Options::default())?;
@@ -113,5 +193,23 @@ fn half() -> Result<()> {
         let outcome = start(&hosts[0], &variables, "Gg")?.wait()?.code(7)?;
         outcome.says(why)?;
     }
+    Ok(())
+}
+
+/// proc_init ends by its timeout while PMIx_Init waits, and the next one goes on with it.
+fn late_server() -> Result<()> {
+    let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
+    let answers = files.path().join("answers").display().to_string();
+    let variables = [
+        ("PMIX_RANK", "0".to_owned()),
+        ("PMIX_NAMESPACE", "stub".to_owned()),
+        ("GASPI_PMIX_LIB", slow_pmix()?.display().to_string()),
+        ("PMIX_STUB_ANSWERS", answers),
+    ];
+    let outcome = start(&hosts[0], &variables, "TTAGg")?.wait()?.success()?;
+    let waits = "the PMIx server of this host to tell the place of this process in its job";
+    assert_eq!(outcome.stdout.matches(waits).count(), 2, "{}", outcome.stdout);
+    let lines: Vec<&str> = outcome.stdout.lines().collect();
+    assert_eq!(lines.last(), Some(&"rank 0 of 1 heard 0"), "{}", outcome.stdout);
     Ok(())
 }

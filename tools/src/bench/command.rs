@@ -1,7 +1,7 @@
 //! The command line as a whole: what there is to do.
 
 use crate::arguments::Test;
-use crate::{compare, kernels};
+use crate::{compare, kernels, scale};
 use clap::{Args, Parser, Subcommand};
 
 /// Measures libgaspi beside what the hardware gives, in one run.
@@ -21,6 +21,8 @@ pub(crate) enum Command {
     Compare(compare::Options),
     /// The loops that combine elements, of every type and operation, on one core without a job
     Kernels(kernels::Options),
+    /// What jobs of many ranks on this host cost: a column for each number of ranks
+    Scale(scale::Options),
     #[command(flatten)]
     Test(Test),
 }
@@ -32,6 +34,7 @@ impl Command {
             Command::Info(_) => "info",
             Command::Compare(_) => "compare",
             Command::Kernels(_) => "kernels",
+            Command::Scale(_) => "scale",
             Command::Test(test) => test.name(),
         }
     }
@@ -53,6 +56,7 @@ time beside a limit that was measured in the same run between the batches of the
 Examples:
   gaspi-bench info                            what this machine offers, without a job
   gaspi-bench compare -n 2,4 --quick          beside Open MPI, Intel MPI and MPICH
+  gaspi-bench scale -n 16,64,256              start, barrier, memory and a death at that size
   gaspi-bench all -n 2 --goals                the whole suite, and which goals it reaches
   gaspi-bench write-bw -n 2 --sizes 64K,1M    two sizes
   gaspi-bench allreduce -n 2 -d bf16 -o max   a collective operation, with type and operation

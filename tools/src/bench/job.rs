@@ -165,23 +165,7 @@ impl Job {
     /// Turns the status of a call into a result.
     #[inline(always)]
     pub(crate) fn call(&self, name: &'static str, status: Status) -> Result<()> {
-        if status == library::SUCCESS { Ok(()) } else { Err(self.failed(name, status)) }
-    }
-
-    #[cold]
-    fn failed(&self, name: &str, status: Status) -> Failure {
-        if status == library::TIMEOUT {
-            return Failure::run(format!("{name} timed out after {LIMIT_MS} ms"));
-        }
-        let mut text = [0u8; 1024];
-        // SAFETY: writes at most the given number of bytes.
-        unsafe { (self.procedures.error_detail)(text.as_mut_ptr(), text.len() as u64) };
-        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-        let detail = String::from_utf8_lossy(&text[..end]);
-        if detail.is_empty() {
-            return Failure::run(format!("{name} failed with status {status}"));
-        }
-        Failure::run(format!("{detail} (status {status})"))
+        self.procedures.check(name, status, LIMIT_MS)
     }
 
     /// Spins until something is true.

@@ -3,6 +3,7 @@
 use crate::arguments::{Bind, Plain};
 use crate::failure::{Failure, Result};
 use crate::system;
+use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
@@ -50,16 +51,25 @@ pub(crate) fn launcher() -> PathBuf {
 pub(crate) fn command(
     ranks: u32,
     bind: Option<Bind>,
-    arguments: impl IntoIterator<Item = std::ffi::OsString>,
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<Command> {
+    let mut options = vec!["--kill-on-failure"];
+    if let Some(bind) = bind {
+        options.extend(["--bind", bind.name()]);
+    }
+    command_with(&options, ranks, arguments)
+}
+
+/// The same with these options of the launcher.
+pub(crate) fn command_with(
+    options: &[&str],
+    ranks: u32,
+    arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<Command> {
     let own = std::env::current_exe()
         .map_err(|error| Failure::run(format!("cannot find this program's own file: {error}")))?;
     let mut command = Command::new(launcher());
-    command.arg("-n").arg(ranks.to_string()).arg("--kill-on-failure");
-    if let Some(bind) = bind {
-        command.arg("--bind").arg(bind.name());
-    }
-    command.arg(own).args(arguments);
+    command.arg("-n").arg(ranks.to_string()).args(options).arg(own).args(arguments);
     Ok(command)
 }
 

@@ -13,6 +13,7 @@ pub(crate) const VARIABLE: &str = "GASPI_LIBRARY";
 const SONAME: &str = "libgaspi.so.1";
 
 pub(crate) type Status = c_int;
+pub(crate) const ERROR: Status = -1;
 pub(crate) const SUCCESS: Status = 0;
 pub(crate) const TIMEOUT: Status = 1;
 pub(crate) const TEST: c_ulong = 0;
@@ -90,6 +91,30 @@ procedures! {
     barrier: "gaspi_barrier" (u8, c_ulong);
     allreduce:
         "gaspi_allreduce" (*mut c_void, *mut c_void, c_uint, c_int, c_int, u8, c_ulong);
+}
+
+impl Procedures {
+    /// Turns the status of a call, whose longest wait is `limit_ms`, into a result.
+    #[inline(always)]
+    pub(crate) fn check(&self, name: &str, status: Status, limit_ms: u64) -> Result<()> {
+        if status == SUCCESS { Ok(()) } else { Err(self.failed(name, status, limit_ms)) }
+    }
+
+    #[cold]
+    fn failed(&self, name: &str, status: Status, limit_ms: u64) -> Failure {
+        if status == TIMEOUT {
+            return Failure::run(format!("{name} timed out after {limit_ms} ms"));
+        }
+        let mut text = [0u8; 1024];
+        // SAFETY: writes at most the given number of bytes.
+        unsafe { (self.error_detail)(text.as_mut_ptr(), text.len() as u64) };
+        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        let detail = String::from_utf8_lossy(&text[..end]);
+        if detail.is_empty() {
+            return Failure::run(format!("{name} failed with status {status}"));
+        }
+        Failure::run(format!("{detail} (status {status})"))
+    }
 }
 
 /// gaspi_coll_options_t.

@@ -5,8 +5,8 @@
 //! same two processes reach without the library ([`baseline`]). Each kind of test is a file.
 //! [`pair`] has what they share, [`report`] what they print, [`goals`] what they are to reach.
 //!
-//! Three commands need no job: [`info`] shows the machine, [`compare`] runs other libraries beside
-//! ours, [`kernels`] measures the loops of reductions.
+//! Four commands are no rank of a job: [`info`] shows the machine, [`compare`] runs other libraries
+//! beside ours, [`kernels`] measures the loops of reductions, [`scale`] starts jobs of many ranks.
 
 mod algorithms;
 mod all;
@@ -47,6 +47,7 @@ mod report;
 mod resident;
 mod row;
 mod samples;
+mod scale;
 mod shm_baseline;
 mod sockets;
 mod standard_collectives;
@@ -125,6 +126,7 @@ fn main() -> ExitCode {
         Command::Info(options) => return info::run(options.json),
         Command::Compare(options) => compare::run(options),
         Command::Kernels(options) => kernels::run(options),
+        Command::Scale(options) => scale::run(options),
         Command::Test(test) => run(test),
     };
     match done {

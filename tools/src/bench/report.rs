@@ -55,6 +55,25 @@ impl Facts {
         let placement = placement(job);
         Facts { library, ranks: job.ranks, transport: job.links.transport, placement, memory }
     }
+
+    fn header(&self) -> String {
+        header(&[
+            ("library", &self.library),
+            ("machine", &machine::processor()),
+            ("cores", &self.placement),
+            ("ranks", &format!("{}, transport {}", self.ranks, self.transport)),
+            ("memory", &self.memory),
+        ])
+    }
+}
+
+/// What a table begins with: this program, and a line for each fact.
+pub(crate) fn header(facts: &[(&str, &str)]) -> String {
+    let mut text = format!("# gaspi-bench {}\n", env!("CARGO_PKG_VERSION"));
+    for (name, value) in facts {
+        let _ = writeln!(text, "# {name:<10}{value}");
+    }
+    text
 }
 
 /// Ranks that the header names one by one.
@@ -115,7 +134,9 @@ impl Report {
         }
         if !self.begun {
             self.begun = true;
-            write_line(&self.header())?;
+            let times =
+                "# times are for one operation, means of batches; p50, p99 and min of those";
+            write_line(&format!("{}{times}", self.facts.header()))?;
         }
         let columns = self.columns(layout, row, goal);
         if self.layout != Some(layout) {
@@ -143,21 +164,6 @@ impl Report {
                 Err(Failure::run(format!("{errors} errors in the data; see the column errors")))
             }
         }
-    }
-
-    fn header(&self) -> String {
-        let facts = &self.facts;
-        let mut text = format!("# gaspi-bench {}\n", env!("CARGO_PKG_VERSION"));
-        let mut entry = |name: &str, value: &str| {
-            let _ = writeln!(text, "# {name:<10}{value}");
-        };
-        entry("library", &facts.library);
-        entry("machine", &machine::processor());
-        entry("cores", &facts.placement);
-        entry("ranks", &format!("{}, transport {}", facts.ranks, facts.transport));
-        entry("memory", &facts.memory);
-        text.push_str("# times are for one operation, means of batches; p50, p99 and min of those");
-        text
     }
 
     fn object(&self, layout: Layout, row: &Row, goal: Option<Goal>) -> Value {

@@ -130,9 +130,25 @@ pub(crate) unsafe fn unmap(address: *mut u8, size: usize) {
 
 /// The time that all threads of this process have computed.
 pub(crate) fn cpu_time() -> Duration {
+    clock(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
+/// A time that all processes of this host agree on.
+pub(crate) fn host_time() -> Duration {
+    clock(libc::CLOCK_MONOTONIC)
+}
+
+fn clock(id: libc::clockid_t) -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: kernel writes within.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut time) };
+    unsafe { libc::clock_gettime(id, &raw mut time) };
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
     seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// Ends this process as by `kill -9`.
+pub(crate) fn kill_self() -> ! {
+    // SAFETY: this process alone ends.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    unreachable!("nothing survives SIGKILL")
 }

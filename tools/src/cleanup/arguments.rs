@@ -50,9 +50,10 @@ pub(crate) struct Arguments {
 
 const AFTER_HELP: &str = "\
 Processes of a job are found by the job's id in their environment (GASPI_JOB_ID, with GASPI_RANK
-and GASPI_NRANKS). Without --job and --all, only jobs are ended whose gaspi_run has gone. A job that
-was started by hand has none, so it is listed and kept: whether it is still wanted cannot be seen.
-This program and those that it was started by are never ended.
+and GASPI_NRANKS), and, whatever has started them, while they are in a job, by what the library
+shows of it (from two ranks on). Without --job and --all, only jobs are ended whose gaspi_run has
+gone. A job that was started without gaspi_run is listed and kept: whether it is still wanted cannot
+be seen. This program and those that it was started by are never ended.
 
 A process is asked to end by SIGTERM and killed by SIGKILL three seconds later. There is a line for
 each process: job, process, rank, what was done, command; with its host before it where there are

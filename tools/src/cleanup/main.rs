@@ -1,8 +1,8 @@
 //! gaspi_cleanup: ends what is left of this user's jobs.
 //!
 //! A job leaves nothing behind in files or shared memory, so there are only processes to be ended:
-//! children that ranks left behind, and jobs that were started by hand. On other machines it does
-//! the same through ssh.
+//! children that ranks left behind, and jobs that were started by hand or by another launcher. On
+//! other machines it does the same through ssh.
 
 mod arguments;
 mod far;
@@ -41,7 +41,7 @@ fn kept(keeper: Keeper) -> &'static str {
     match keeper {
         Keeper::Launcher => "its gaspi_run is running",
         Keeper::Nobody => "its gaspi_run has gone",
-        Keeper::Unknown => "started by hand",
+        Keeper::Unknown => "started without gaspi_run",
     }
 }
 

@@ -1,7 +1,8 @@
-//! The processes of this user's jobs: found by their environment, ended through pidfds.
+//! The processes of this user's jobs: found by their environment, or by what a rank shows of its
+//! job in its mappings, whatever has started it; ended through pidfds.
 //!
-//! Invariant: a process is signalled only through a pidfd that was opened before its environment
-//! was read for the last time, so a number that was given to another process is never hit.
+//! Invariant: a process is signalled only through a pidfd that was opened before it was looked at
+//! for the last time, so a number that was given to another process is never hit.
 
 use gaspi_core::os::process;
 use gaspi_tools::system::{self, Watch};
@@ -24,16 +25,16 @@ pub(crate) enum Keeper {
     Launcher,
     /// A gaspi_run that has gone.
     Nobody,
-    /// It was started without gaspi_run, so this cannot be known.
+    /// It was started without gaspi_run, by hand or by another launcher: this cannot be known.
     Unknown,
 }
 
-/// What the environment of a process says about its job.
+/// What a process shows of its job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) job: String,
     pub(crate) rank: u32,
-    /// The name of the socket at which its gaspi_run listens.
+    /// The name of the socket at which its gaspi_run listens, if that has started it.
     meeting: Option<String>,
 }
 
@@ -58,7 +59,7 @@ pub(crate) fn find(variables: &[OsString]) -> Vec<Member> {
     let mut members: Vec<Member> = pids
         .filter_map(|pid| {
             let environment = environment(pid)?;
-            let place = place(&environment)?;
+            let place = place_of(pid)?;
             if !variables.iter().all(|variable| has(&environment, variable.as_bytes())) {
                 return None;
             }
@@ -87,9 +88,14 @@ fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// What the environment that the process was started with says; `None` if it is not part of a job.
+/// What the process shows; `None` if it is not part of a job. By its environment first, which
+/// children of ranks have too.
 fn place_of(pid: i32) -> Option<Place> {
-    place(&environment(pid)?)
+    place(&environment(pid)?).or_else(|| {
+        let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+        let (job, rank) = gaspi_core::labelled_job(&String::from_utf8_lossy(&maps))?;
+        Some(Place { job, rank, meeting: None })
+    })
 }
 
 /// The environment that the process was started with.

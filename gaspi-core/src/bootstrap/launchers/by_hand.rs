@@ -9,6 +9,7 @@ use crate::bootstrap::this_machine::{self, ThisMachine};
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
 use crate::ids::Rank;
+use crate::timeout::Deadline;
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -36,7 +37,7 @@ impl Launcher for ByHand {
         rank_and_size(variables)
     }
 
-    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task, _: Deadline) -> Result<Job> {
         let job = task.job();
         let (rank, size) = (job.rank, job.size);
         let hub = variables.text("GASPI_MEETING")?;

@@ -31,7 +31,7 @@ fn refusal(sets: &[Set<'_>]) -> String {
 fn job(sets: &[Set<'_>]) -> Result<Job> {
     with(sets, |variables| {
         let (launcher, task) = choose(variables)?.0.expect("a launcher");
-        launcher.job(variables, task)
+        launcher.job(variables, task, Deadline::Never)
     })
 }
 

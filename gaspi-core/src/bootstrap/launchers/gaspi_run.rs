@@ -6,6 +6,7 @@ use crate::bootstrap::job::{Job, ServerLocation};
 use crate::bootstrap::variables::Variables;
 use crate::error::Result;
 use crate::os::process;
+use crate::timeout::Deadline;
 use std::os::unix::ffi::OsStrExt;
 
 pub(super) struct GaspiRun;
@@ -40,7 +41,7 @@ impl Launcher for GaspiRun {
         }
     }
 
-    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task, _: Deadline) -> Result<Job> {
         let job = task.job();
         let name = variables.text("GASPI_MEETING")?.unwrap_or_default();
         let Some(id) = variables.text("GASPI_JOB_ID")? else {

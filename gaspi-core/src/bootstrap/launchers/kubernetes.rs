@@ -8,6 +8,7 @@ use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::job::{HubLocation, Job, ServerLocation, derived_name};
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
+use crate::timeout::Deadline;
 
 /// The number of a pod in its job.
 pub(super) const INDEX: &str = "JOB_COMPLETION_INDEX";
@@ -35,7 +36,7 @@ impl Launcher for Kubernetes {
         }
     }
 
-    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task, _: Deadline) -> Result<Job> {
         let mut job = task.job();
         if job.size == 1 {
             return Ok(job);

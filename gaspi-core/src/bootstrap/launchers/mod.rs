@@ -20,6 +20,7 @@ use super::variables::{Variables, wrong};
 use crate::error::Result;
 use crate::ids::Rank;
 use crate::os::process;
+use crate::timeout::Deadline;
 
 /// One way to start a job.
 pub(super) trait Launcher: Sync {
@@ -36,11 +37,12 @@ pub(super) trait Launcher: Sync {
     /// The variables are incomplete or contradict each other.
     fn task(&self, variables: &Variables<'_>) -> Result<Option<Task>>;
 
-    /// The job, with the place of its exchange server.
+    /// The job, with the place of its exchange server. A process manager is waited for until
+    /// `deadline`.
     ///
     /// # Errors
-    /// The variables are incomplete or contradict each other.
-    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job>;
+    /// The variables are incomplete or contradict each other, or the time has run out.
+    fn job(&self, variables: &Variables<'_>, task: Task, deadline: Deadline) -> Result<Job>;
 
     /// Whether it starts jobs of its own inside those of `other`, whose variables then speak of
     /// something else.

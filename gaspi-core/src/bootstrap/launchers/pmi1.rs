@@ -64,7 +64,7 @@ impl Launcher for Pmi1 {
         }
     }
 
-    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task, deadline: Deadline) -> Result<Job> {
         if task.size == Some(1) && variables.raw("PMI_FD").is_none() {
             return Ok(task.job());
         }
@@ -75,7 +75,9 @@ impl Launcher for Pmi1 {
             Some(local) => task.size.map(u64::from) == Some(local),
             None => variables.number("SLURM_STEP_NUM_NODES")? == Some(1),
         };
-        session::of_process(|| open(fd, task, local, one_machine)).map(|session| session.job())
+        let manager = format!("the process manager at PMI_FD={fd}");
+        session::of_process((&manager, deadline), move || open(fd, task, local, one_machine))
+            .map(|session| session.job())
     }
 
     fn runs_within(&self, other: &str, variables: &Variables<'_>) -> bool {

@@ -9,11 +9,14 @@ use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
 use crate::ids::Rank;
 use crate::os::pmix;
+use crate::timeout::Deadline;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
 pub(super) struct Pmix;
 
+/// What tells who this process is.
+const SERVER: &str = "the PMIx server of this host";
 /// The key of what rank 0 publishes.
 const KEY: &str = "gaspi.contact";
 /// Bytes that a server of any version relays.
@@ -56,9 +59,10 @@ impl Launcher for Pmix {
         }
     }
 
-    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task, deadline: Deadline) -> Result<Job> {
         let files = files(variables);
-        session::of_process(|| open(&files, task)).map(|session| session.job())
+        session::of_process((SERVER, deadline), move || open(&files, task))
+            .map(|session| session.job())
     }
 
     fn runs_within(&self, other: &str, variables: &Variables<'_>) -> bool {

@@ -16,11 +16,12 @@ use crate::ids::Rank;
 use crate::os::mpi::{self, Mpi};
 use crate::os::{interfaces, process};
 use crate::sync::Mutex;
+use crate::timeout::Deadline;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{self, Receiver, TryRecvError};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 
 /// A connection to a process manager. Its calls may block; errors are in words.
 pub(super) trait ProcessManager: Send {
@@ -83,22 +84,87 @@ impl PartialEq for Session {
 
 impl Eq for Session {}
 
-static SESSION: OnceLock<Arc<Session>> = OnceLock::new();
+/// The session of a process, or how far it has come.
+enum Stage {
+    None,
+    /// A thread asks the process manager who this process is.
+    Opening(Receiver<Result<Arc<Session>>>),
+    Open(Arc<Session>),
+}
 
-/// The session of this process; `open` makes it the first time.
+/// Where a process keeps its session.
+struct Place(Mutex<Stage>);
+
+static OF_PROCESS: Place = Place(Mutex::new(Stage::None));
+
+/// The session of this process; `open` makes it the first time, on a thread of its own. `manager`
+/// is what it waits for, in words.
 ///
 /// # Errors
-/// What `open` says, or no descriptor is left.
+/// What `open` says, no thread or descriptor is left, or [`Error::Timeout`]: the next call goes on.
 pub(super) fn of_process(
-    open: impl FnOnce() -> Result<(Identity, Box<dyn ProcessManager>)>,
+    (manager, deadline): (&str, Deadline),
+    open: impl FnOnce() -> Result<(Identity, Box<dyn ProcessManager>)> + Send + 'static,
 ) -> Result<Arc<Session>> {
-    // Two threads that start at once are refused by the library above.
-    if let Some(session) = SESSION.get() {
-        return Ok(session.clone());
+    OF_PROCESS.session((manager, deadline), open)
+}
+
+impl Place {
+    fn session(
+        &self,
+        (manager, deadline): (&str, Deadline),
+        open: impl FnOnce() -> Result<(Identity, Box<dyn ProcessManager>)> + Send + 'static,
+    ) -> Result<Arc<Session>> {
+        // Two threads that start at once are refused by the library above.
+        let mut stage = self.0.lock();
+        let answer = match std::mem::replace(&mut *stage, Stage::None) {
+            Stage::Open(session) => {
+                *stage = Stage::Open(session.clone());
+                return Ok(session);
+            }
+            Stage::Opening(answer) => answer,
+            Stage::None => {
+                let (tell, answer) = mpsc::channel();
+                start_thread(move || {
+                    let opened = open();
+                    let session = opened.and_then(|(identity, manager)| {
+                        Session::new(identity, manager).map(Arc::new)
+                    });
+                    // A start that was given up hears nothing.
+                    let _ = tell.send(session);
+                })?;
+                answer
+            }
+        };
+        let opened = match deadline.remaining() {
+            Some(left) => answer.recv_timeout(left),
+            None => answer.recv().map_err(RecvTimeoutError::from),
+        };
+        match opened {
+            Ok(session) => {
+                let session = session?;
+                *stage = Stage::Open(session.clone());
+                Ok(session)
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                *stage = Stage::Opening(answer);
+                let pending = format!("{manager} to tell the place of this process in its job");
+                Err(Error::Timeout { pending })
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let reason = format!("the thread that asked {manager} has ended");
+                Err(Error::Meeting { reason })
+            }
+        }
     }
-    let (identity, manager) = open()?;
-    let session = Arc::new(Session::new(identity, manager)?);
-    Ok(SESSION.get_or_init(|| session).clone())
+}
+
+/// Starts a thread that talks to the process manager.
+fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<()> {
+    let started = process::with_signals_blocked(|| {
+        std::thread::Builder::new().name("gaspi-launcher".to_owned()).spawn(work)
+    });
+    started.map(drop).map_err(|error| Error::os("starting a thread", &error))
 }
 
 impl Session {
@@ -195,16 +261,13 @@ impl Session {
         };
         let (tell, answer) = mpsc::channel();
         let waker = self.waker.lock().take();
-        let asked = process::with_signals_blocked(|| {
-            std::thread::Builder::new().name("gaspi-launcher".to_owned()).spawn(move || {
-                let found = exchange(&mut *manager, own);
-                take_leave(&mut manager);
-                // A process that does not wait any more has ended its start.
-                let _ = tell.send(found);
-                drop(waker);
-            })
-        });
-        asked.map_err(|error| Error::os("starting a thread", &error))?;
+        start_thread(move || {
+            let found = exchange(&mut *manager, own);
+            take_leave(&mut manager);
+            // A process that does not wait any more has ended its start.
+            let _ = tell.send(found);
+            drop(waker);
+        })?;
         Ok(answer)
     }
 
@@ -295,3 +358,7 @@ impl ProcessManager for Closed {
 
     fn close(&mut self) {}
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

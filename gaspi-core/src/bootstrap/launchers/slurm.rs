@@ -7,6 +7,7 @@ use crate::bootstrap::job::{HubLocation, Job, ServerLocation, derived_name};
 use crate::bootstrap::node_list;
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
+use crate::timeout::Deadline;
 
 pub(super) struct Slurm;
 
@@ -43,7 +44,7 @@ impl Launcher for Slurm {
         Task::new(("SLURM_PROCID", rank), (name, size)).map(Some)
     }
 
-    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task, _: Deadline) -> Result<Job> {
         let mut job = task.job();
         if job.size == 1 {
             return Ok(job);

@@ -6,6 +6,7 @@ use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::job::{HubLocation, Job, ServerLocation, derived_name};
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
+use crate::timeout::Deadline;
 
 pub(super) struct Torchrun;
 
@@ -39,7 +40,7 @@ impl Launcher for Torchrun {
         }
     }
 
-    fn job(&self, variables: &Variables<'_>, task: Task) -> Result<Job> {
+    fn job(&self, variables: &Variables<'_>, task: Task, _: Deadline) -> Result<Job> {
         let mut job = task.job();
         if job.size == 1 {
             return Ok(job);

@@ -16,6 +16,7 @@ use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::transport::shm::job_label::JobLabel;
 use crate::transport::shm::pairs::PairWords;
 use crate::transport::shm::wakeup::WakeupSockets;
 use crate::wire::shared_layout::{
@@ -185,6 +186,8 @@ pub(crate) struct SharedArea {
     wakeup_sockets: Option<WakeupSockets>,
     /// Set once every process of the node has said that it can use membarrier.
     membarrier: AtomicBool,
+    /// By which tools find this process.
+    _label: Option<JobLabel>,
 }
 
 impl SharedArea {
@@ -218,7 +221,13 @@ impl SharedArea {
             left,
             wakeup_sockets: None,
             membarrier,
+            _label: None,
         })
+    }
+
+    /// The same in a process that says, to tools, which rank of which job it is.
+    pub(crate) fn labelled(self, job: &str) -> SharedArea {
+        SharedArea { _label: JobLabel::show(job, self.own), ..self }
     }
 
     /// The same for ranks of which some sleep on their sockets.

@@ -1,0 +1,180 @@
+//! One rank of a job of `gaspi-bench scale`: calls the library as any program does, without what
+//! the other tests set up between ranks, and prints its figures as one line.
+
+use crate::failure::{Failure, Result};
+use crate::job::{LIMIT_MS, micros};
+use crate::library::{ERROR, Library, Procedures, Status};
+use crate::transport::Choice;
+use crate::{resident, system, text};
+use clap::ValueEnum;
+use serde_json::json;
+use std::time::Instant;
+
+/// What a rank does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Part {
+    /// Measures one step after another
+    Steps,
+    /// Loses a rank: the last one kills itself
+    Death,
+}
+
+impl Part {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Part::Steps => "steps",
+            Part::Death => "death",
+        }
+    }
+}
+
+/// Keys of the lines of a job that loses a rank: microseconds of the clock of the host.
+pub(super) const KILLED: &str = "killed_us";
+pub(super) const KNOWN: &str = "known_us";
+
+const GROUP_ALL: u8 = 0;
+const SEGMENT: u8 = 0;
+const SEGMENT_BYTES: u64 = 64 << 10;
+const MEM_INITIALIZED: u32 = 1;
+const SUM: i32 = 2;
+const TYPE_DOUBLE: i32 = 3;
+/// Barriers before those that are measured, and those.
+const BEFORE: u32 = 2;
+const MEASURED: u32 = 5;
+
+/// A rank that has joined.
+struct Rank {
+    procedures: Procedures,
+    number: u16,
+    ranks: u16,
+}
+
+pub(super) fn run(part: Part, transport: Option<Choice>) -> Result<()> {
+    if let Some(choice) = transport {
+        choice.tell();
+    }
+    let procedures = Library::load()?.procedures;
+    match part {
+        Part::Steps => measure(procedures),
+        Part::Death => lose_one(procedures),
+    }
+}
+
+impl Rank {
+    fn join(procedures: Procedures) -> Result<Rank> {
+        let mut rank = Rank { procedures, number: 0, ranks: 0 };
+        let p = &rank.procedures;
+        // SAFETY: no arguments but the timeout.
+        rank.call("gaspi_proc_init", unsafe { (p.proc_init)(LIMIT_MS) })?;
+        let (mut number, mut ranks) = (0, 0);
+        // SAFETY: each writes the number that it is given.
+        unsafe {
+            rank.call("gaspi_proc_rank", (p.proc_rank)(&raw mut number))?;
+            rank.call("gaspi_proc_num", (p.proc_num)(&raw mut ranks))?;
+        }
+        (rank.number, rank.ranks) = (number, ranks);
+        Ok(rank)
+    }
+
+    fn call(&self, name: &str, status: Status) -> Result<()> {
+        self.procedures.check(name, status, LIMIT_MS)
+    }
+
+    fn barrier(&self) -> Result<()> {
+        // SAFETY: no pointers.
+        let status = unsafe { (self.procedures.barrier)(GROUP_ALL, LIMIT_MS) };
+        self.call("gaspi_barrier", status)
+    }
+
+    fn create_segment(&self) -> Result<()> {
+        let create = self.procedures.segment_create;
+        // SAFETY: no pointers.
+        let status =
+            unsafe { create(SEGMENT, SEGMENT_BYTES, GROUP_ALL, LIMIT_MS, MEM_INITIALIZED) };
+        self.call("gaspi_segment_create", status)
+    }
+
+    /// Adds up the numbers of all ranks.
+    fn allreduce(&self) -> Result<()> {
+        let (mut own, mut sum) = (f64::from(self.number), 0f64);
+        let (from, to) = ((&raw mut own).cast(), (&raw mut sum).cast());
+        // SAFETY: one double is read, and one written.
+        let status = unsafe {
+            let allreduce = self.procedures.allreduce;
+            allreduce(from, to, 1, SUM, TYPE_DOUBLE, GROUP_ALL, LIMIT_MS)
+        };
+        self.call("gaspi_allreduce", status)?;
+        let expected = f64::from(self.ranks) * (f64::from(self.ranks) - 1.0) / 2.0;
+        if sum == expected {
+            return Ok(());
+        }
+        Err(Failure::run(format!("gaspi_allreduce returned {sum} instead of {expected}")))
+    }
+
+    fn leave(&self) -> Result<()> {
+        // SAFETY: no pointers.
+        self.call("gaspi_proc_term", unsafe { (self.procedures.proc_term)(LIMIT_MS) })
+    }
+}
+
+/// What a step takes, in microseconds.
+fn timed(step: impl FnOnce() -> Result<()>) -> Result<f64> {
+    let begin = Instant::now();
+    step()?;
+    Ok(micros(begin.elapsed()))
+}
+
+/// Descriptors of this process, as far as the kernel tells them.
+fn descriptors() -> Option<usize> {
+    // Without the one that reads the directory.
+    Some(std::fs::read_dir("/proc/self/fd").ok()?.count() - 1)
+}
+
+fn measure(procedures: Procedures) -> Result<()> {
+    let (begin, cpu) = (Instant::now(), system::cpu_time());
+    let rank = Rank::join(procedures)?;
+    let proc_init = micros(begin.elapsed());
+    let (descriptors_first, private) = (descriptors(), resident::private());
+    let segment_create = timed(|| rank.create_segment())?;
+    (0..BEFORE).try_for_each(|_| rank.barrier())?;
+    let barriers = timed(|| (0..MEASURED).try_for_each(|_| rank.barrier()))?;
+    let allreduce = timed(|| rank.allreduce())?;
+    let descriptors_later = descriptors();
+    let proc_term = timed(|| rank.leave())?;
+    let cpu = micros(system::cpu_time() - cpu);
+    let line = json!({
+        "rank": rank.number,
+        "proc_init_us": proc_init,
+        "segment_create_us": segment_create,
+        "barrier_us": barriers / f64::from(MEASURED),
+        "allreduce_us": allreduce,
+        "proc_term_us": proc_term,
+        "cpu_us": cpu,
+        "descriptors": descriptors_first,
+        "descriptors_later": descriptors_later,
+        "private_bytes": private,
+    });
+    text::write_line(&line.to_string())
+}
+
+/// The last rank kills itself; the others wait in a barrier that it never comes to.
+fn lose_one(procedures: Procedures) -> Result<()> {
+    let rank = Rank::join(procedures)?;
+    (0..BEFORE).try_for_each(|_| rank.barrier())?;
+    let line = |key: &str| {
+        let line = json!({ "rank": rank.number, key: micros(system::host_time()) });
+        text::write_line(&line.to_string())
+    };
+    if rank.number + 1 == rank.ranks {
+        line(KILLED)?;
+        system::kill_self();
+    }
+    // SAFETY: no pointers.
+    let status = unsafe { (rank.procedures.barrier)(GROUP_ALL, LIMIT_MS) };
+    if status != ERROR {
+        rank.call("gaspi_barrier", status)?;
+        return Err(Failure::run("gaspi_barrier succeeded without a rank that was killed"));
+    }
+    line(KNOWN)?;
+    rank.leave()
+}
