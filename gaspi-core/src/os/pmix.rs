@@ -3,6 +3,7 @@
 //! Types and constants are those of the PMIx standard (version 4, unchanged in version 5). `unsafe`
 //! because a foreign library is loaded and called.
 
+use super::process;
 use libloading::Library;
 use std::ffi::{CStr, CString, OsStr, OsString};
 use std::fmt;
@@ -261,6 +262,23 @@ impl Pmix {
     }
 }
 
+/// The libpmix of the launcher: what a process that has started this one, directly or not, has
+/// loaded.
+pub(crate) fn of_launcher() -> Option<OsString> {
+    process::ancestors().find_map(|pid| {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).ok()?;
+        mapped(&String::from_utf8_lossy(&maps)).map(OsString::from)
+    })
+}
+
+/// The file of a libpmix in the text of /proc/PID/maps.
+fn mapped(maps: &str) -> Option<&str> {
+    maps.lines().filter_map(|line| line.find('/').map(|start| &line[start..])).find(|path| {
+        let name = path.rsplit('/').next().unwrap_or_default();
+        name.starts_with(FILE) && !name.ends_with(" (deleted)")
+    })
+}
+
 /// A key in an array of full length, as the standard declares it.
 fn padded(key: &str) -> [u8; KEY_MAX] {
     let mut array = [0; KEY_MAX];
@@ -277,6 +295,16 @@ mod tests {
     fn the_layout_is_that_of_the_standard() {
         assert_eq!((size_of::<Process>(), align_of::<Process>()), (260, 4));
         assert_eq!((size_of::<Value>(), std::mem::offset_of!(Value, data)), (32, 8));
+    }
+
+    #[test]
+    fn the_library_of_a_launcher_is_found_by_its_mappings() {
+        let line = |path: &str| format!("7f00-7f01 r-xp 00000000 fe:00 42    {path}\n");
+        let other = line("/usr/lib/libc.so.6") + &line("[heap]") + &line("/x/libpmix.so.20/a.so");
+        assert_eq!(mapped(&other), None);
+        let gone = line("/a/libpmix.so.2.5.2 (deleted)");
+        let found = line("/opt/my mpi/lib/libpmix.so.2.13.3");
+        assert_eq!(mapped(&(other + &gone + &found)), Some("/opt/my mpi/lib/libpmix.so.2.13.3"));
     }
 
     #[test]

