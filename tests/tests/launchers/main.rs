@@ -1,5 +1,5 @@
-//! Jobs that other launchers start: the real hydra of MPICH and Intel MPI, mpirun and prterun of Open
-//! MPI, and Slurm, on hosts that are namespaces; others by what they set.
+//! Jobs that other launchers start: the real hydra of MPICH and Intel MPI, mpirun and prterun of
+//! Open MPI, and Slurm, on hosts that are namespaces; others by what they set.
 
 mod programs;
 mod recorded;

@@ -72,8 +72,8 @@ impl Launcher for Pmix {
     }
 }
 
-/// Where the library may be: as the user says, where the loader finds it, beside the launcher, where
-/// the launcher itself has it.
+/// Where the library may be: as the user says, where the loader finds it, beside the launcher,
+/// where the launcher itself has it.
 fn files(variables: &Variables<'_>) -> Vec<OsString> {
     let set = |name: &str| variables.raw(name).filter(|value| !value.is_empty());
     if let Some(named) = set("GASPI_PMIX_LIB") {
