@@ -25,9 +25,8 @@ impl Inner {
     /// The device does not take it.
     pub(in crate::channel) fn show_to_device(&self, reserved: &mut Reserved) -> Result<()> {
         let Some(arena) = self.channels.arena() else { return Ok(()) };
-        let start = arena.segment.pointer().wrapping_add(reserved.bytes.start as usize);
-        let len = reserved.bytes.end - reserved.bytes.start;
-        match self.endpoints.register(start, len, "memory of a channel") {
+        let (segment, bytes) = (&arena.segment, reserved.bytes.clone());
+        match self.endpoints.register_part(segment, bytes, "memory of a channel") {
             Ok(device) => reserved.device = device,
             Err(error) => {
                 arena.free(reserved.clone());

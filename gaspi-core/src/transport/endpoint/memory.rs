@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::segment::Segment;
 use crate::segment::prepared::Prepared;
 use crate::wire::message::MemoryKey;
+use std::ops::Range;
 use std::sync::Arc;
 
 impl Endpoints {
@@ -27,19 +28,19 @@ impl Endpoints {
         }
     }
 
-    /// Makes memory that is no segment known to the device, for data of channels, if it carries
-    /// that; `what` names the memory.
+    /// Makes a part of a segment known to the device, for data of channels, if it carries that;
+    /// `what` names the memory.
     ///
     /// # Errors
     /// The device does not take it, and nothing else may carry data.
-    pub(crate) fn register(
+    pub(crate) fn register_part(
         &self,
-        start: *mut u8,
-        len: u64,
+        segment: &Arc<Segment>,
+        bytes: Range<u64>,
         what: &str,
     ) -> Result<Option<Arc<Prepared>>> {
         let Some(device) = &self.device else { return Ok(None) };
-        match device.register(start, len).transpose() {
+        match device.register_part(segment, bytes).transpose() {
             None => Ok(None),
             Some(Ok(prepared)) => Ok(Some(Arc::new(prepared))),
             Some(Err(reason)) if device.forced => {

@@ -8,11 +8,13 @@ use super::work::{Local, Remote};
 use super::{DeviceTable, GONE, Verbs};
 use crate::error::Result;
 use crate::ids::{QueueId, Rank};
-use crate::segment::prepared::Prepared;
+use crate::segment::prepared::{Prepared, Registration as Registered};
 use crate::segment::{Reach, Segment, Target};
 use crate::sync::epoch;
 use crate::wire::message::{MemoryKey, RemoteAddress};
+use std::ops::Range;
 use std::ptr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long a delete waits for this rank's own requests on the memory, and a purge for those of its
@@ -26,33 +28,41 @@ impl DeviceTable {
     /// In words, why the device does not take it.
     pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
         let (start, size) = (segment.pointer(), segment.size);
-        segment.prepared.prepare(|| Ok(prepared(self.device.register(start, size)?, start)))
+        let register = || self.device.register(start, size);
+        segment.prepared.prepare(|| Ok(prepared(register()?, start, |own| Box::new(own))))
     }
 
-    /// Makes memory that is no segment known to the device; nothing if it does not carry messages.
+    /// Makes a part of a segment known to the device, which keeps the segment as long; nothing if
+    /// it does not carry messages.
     ///
     /// # Errors
     /// In words, why the device does not take it.
-    pub(crate) fn register(
+    pub(crate) fn register_part(
         &self,
-        start: *mut u8,
-        len: u64,
+        segment: &Arc<Segment>,
+        bytes: Range<u64>,
     ) -> std::result::Result<Option<Prepared>, String> {
-        let wanted = self.device.carries_messages();
-        let register = || Ok(prepared(self.device.register(start, len)?, start));
-        wanted.then(register).transpose()
+        if !self.device.carries_messages() {
+            return Ok(None);
+        }
+        let start = segment.pointer().wrapping_add(bytes.start as usize);
+        let registration = self.device.register(start, bytes.end - bytes.start)?;
+        // In this order: the device lets go of the memory before it can go.
+        let keep = |own| -> Registered { Box::new((own, Arc::clone(segment))) };
+        Ok(Some(prepared(registration, start, keep)))
     }
 
-    /// The same for requests of this rank that only read it.
+    /// Makes memory known to the device for requests of this rank that only read it.
     ///
     /// # Errors
-    /// As [`register`](DeviceTable::register).
+    /// In words, why the device does not take it.
     pub(crate) fn register_source(
         &self,
         start: *const u8,
         len: u64,
     ) -> std::result::Result<Prepared, String> {
-        Ok(prepared(self.device.register_source(start, len)?, start))
+        let registration = self.device.register_source(start, len)?;
+        Ok(prepared(registration, start, |own| Box::new(own)))
     }
 
     /// Whether the device can take data from this segment or put it there.
@@ -66,10 +76,15 @@ impl DeviceTable {
     }
 }
 
-fn prepared(registration: Registration, start: *const u8) -> Prepared {
+/// Memory that begins at `start` as the device knows it, with what `keep` makes of its registration.
+fn prepared(
+    registration: Registration,
+    start: *const u8,
+    keep: impl FnOnce(Registration) -> Registered,
+) -> Prepared {
     let key = MemoryKey { device: 0, key: registration.remote_key(), address: start as u64 };
     let local_key = registration.local_key();
-    Prepared { local_key, key, registration: Box::new(registration) }
+    Prepared { local_key, key, registration: keep(registration) }
 }
 
 /// Requests of a lane up to some time; only those of a queue `of` which there are any left, if it
