@@ -106,6 +106,11 @@ impl Ranks {
         self.local[rank.index()]
     }
 
+    /// Whether `rank` runs on the same machine as this rank, perhaps as another node.
+    pub(crate) fn shares_machine(&self, rank: Rank) -> bool {
+        self.cards[rank.index()].machine == self.cards[self.me.index()].machine
+    }
+
     /// Its host, for messages.
     pub(crate) fn host_of(&self, rank: Rank) -> &str {
         &self.cards[rank.index()].host

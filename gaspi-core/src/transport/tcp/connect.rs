@@ -25,11 +25,11 @@ use crate::os::event::Event;
 use crate::os::{interfaces, tcp};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::dialing::ConnectPurpose;
+use crate::transport::tcp::dialing::{ConnectPurpose, Watch};
 use crate::transport::tcp::poll_sets::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
 use attempt::{Attempt, Outcome, advance, say_welcome, talk};
-use keepalive::{Keepalive, has_ended, probes};
+use keepalive::{Keepalive, Watched, has_ended, probes};
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -87,6 +87,8 @@ pub(crate) struct Connector {
     again: Vec<Again>,
     unauthenticated: HashMap<u64, Unauthenticated>,
     keepalives: HashMap<u64, Keepalive>,
+    /// How many of these watch what.
+    watched: HashMap<Watched, u32>,
     next: u64,
     secret: Secret,
     complained: bool,
@@ -108,6 +110,7 @@ impl Connector {
             again: Vec::new(),
             unauthenticated: HashMap::new(),
             keepalives: HashMap::new(),
+            watched: HashMap::new(),
             next: 0,
             secret: Secret { job: tcp.table.identity.token, key: tcp.table.identity.key },
             complained: false,
@@ -181,9 +184,15 @@ impl Connector {
     }
 
     fn begin_since(&mut self, tcp: Tcp<'_>, rank: Rank, purpose: ConnectPurpose, since: Instant) {
-        let same = |dial: &Dial| dial.rank == rank && dial.purpose.on_wire() == purpose.on_wire();
-        let again = !matches!(purpose, ConnectPurpose::Data(_)) && self.dials.values().any(same);
-        if again || (purpose.on_wire() == Purpose::Keepalive && self.has_keepalive(tcp, rank)) {
+        let wanted = purpose.on_wire();
+        let watched = tcp.watched_by(rank);
+        let same = |dial: &Dial| match dial.purpose.on_wire() {
+            purpose if purpose != wanted => false,
+            Purpose::Keepalive => tcp.watched_by(dial.rank) == watched,
+            _ => dial.rank == rank,
+        };
+        let again = wanted != Purpose::Data && self.dials.values().any(same);
+        if again || (wanted == Purpose::Keepalive && self.has_keepalive(tcp, rank)) {
             return;
         }
         if let ConnectPurpose::Data(connection) = &purpose
@@ -367,6 +376,9 @@ impl Connector {
             ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
                 self.fell_silent(tcp, rank)
             }
+            ConnectPurpose::Keepalive if tcp.up.ranks().shares_machine(rank) => {
+                tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
+            }
             ConnectPurpose::Keepalive
             | ConnectPurpose::KeepaliveAgain
             | ConnectPurpose::Probe
@@ -392,14 +404,11 @@ impl Connector {
                 tcp.table.dialing.set_address(rank, attempt.endpoint);
                 // First: whatever is said on the connection, the peer's leaving included, comes
                 // later.
-                self.begin(tcp, rank, ConnectPurpose::Keepalive);
+                self.watch_host(tcp, rank, true);
                 tcp.table.made(tcp.up, &connection, attempt.fd);
             }
             ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
-                let token = KEEPALIVES + self.number();
-                if tcp.table.sets.poll.add(attempt.fd.as_fd(), token).is_ok() {
-                    self.keepalives.insert(token, Keepalive { fd: attempt.fd, rank: Some(rank) });
-                }
+                self.keep_watch(tcp, attempt.fd, rank);
             }
             ConnectPurpose::Probe | ConnectPurpose::Doubt => {
                 tcp.table.note_alive(tcp.up, rank);
@@ -479,8 +488,8 @@ impl Connector {
                 if !welcome || has_ended(fd.as_fd()) {
                     return;
                 }
-                // As where a connection of this side's has been made.
-                self.begin(tcp, rank, ConnectPurpose::Keepalive);
+                // The other side watches this one, and so is watched.
+                self.watch_host(tcp, rank, false);
                 // Before the peer hears of the welcome: it would take what it sees of a connection
                 // that is given up for one more.
                 let given_up = self.give_way(tcp, rank);
@@ -494,10 +503,8 @@ impl Connector {
                 tcp.table.admitted(tcp.up, fd, rank);
             }
             Purpose::Keepalive => {
-                let token = KEEPALIVES + self.number();
-                if tcp.table.sets.poll.add(fd.as_fd(), token).is_ok() {
-                    self.keepalives.insert(token, Keepalive { fd, rank: None });
-                }
+                tune(fd.as_fd(), tcp, &Purpose::Keepalive);
+                self.keep_watch(tcp, fd, rank);
             }
             Purpose::Probe | Purpose::Meeting => {}
         }

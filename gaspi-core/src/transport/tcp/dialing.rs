@@ -44,6 +44,19 @@ pub(crate) struct Dialing {
     addresses: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why ranks cannot be reached.
     last_errors: Mutex<HashMap<Rank, String>>,
+    /// Ranks of this machine with which there is a keepalive connection, or, as yet, shall be one.
+    watches: Mutex<HashMap<Rank, Watch>>,
+}
+
+/// A keepalive connection with a rank of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// Nobody has asked for it before.
+    New,
+    Wanted,
+    Made,
+    /// This side lacks what it takes, or the peer does not answer.
+    Unavailable,
 }
 
 impl Dialing {
@@ -55,6 +68,26 @@ impl Dialing {
     /// What is to be connected to.
     pub(super) fn take_wanted(&self) -> Vec<(Rank, ConnectPurpose)> {
         std::mem::take(&mut self.wanted.lock())
+    }
+
+    /// Asks whether `rank` is watched, and takes note that it shall be.
+    pub(super) fn watch(&self, rank: Rank) -> Watch {
+        let mut watches = self.watches.lock();
+        let known = watches.get(&rank).copied().unwrap_or(Watch::New);
+        if known == Watch::New {
+            watches.insert(rank, Watch::Wanted);
+        }
+        known
+    }
+
+    /// `rank` is watched from now on, or cannot be.
+    pub(super) fn settle_watch(&self, rank: Rank, watch: Watch) {
+        self.watches.lock().insert(rank, watch);
+    }
+
+    /// `rank` is not watched, and has to be asked for again.
+    pub(super) fn unwatched(&self, rank: Rank) {
+        self.watches.lock().remove(&rank);
     }
 
     /// How `rank` is reached from now on.

@@ -1,39 +1,113 @@
 //! Keepalive connections: idle connections whose end tells that a host is gone, or a rank.
 //!
-//! The kernel asks the other one each second whether it is there. A rank that leaves says so on
-//! those by which others watch it, and nothing else is ever said.
+//! The kernel asks the other one each second whether it is there. One serves both ranks, and each
+//! rank has one with each node of other machines. A rank of the same machine needs none while there
+//! is a connection with it, whose end tells as much; it is watched before that one is let go. A
+//! rank that leaves says so on all of them, and nothing else is ever said.
 
-use super::{ConnectPurpose, Connector, Dial};
+use super::{Again, ConnectPurpose, Connector};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
-use crate::wire::handshake::Purpose;
+use crate::transport::tcp::dialing::Watch;
+use crate::transport::tcp::poll_sets::KEEPALIVES;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What a rank says that leaves, to those who watch it.
 const FAREWELL: u8 = 2;
+
+/// How long who was connected to leaves it to the other side to make the keepalive connection.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// A connection whose end tells something.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     pub(super) fd: OwnedFd,
-    /// Whom it watches; `None` for those by which others watch this rank.
-    pub(super) rank: Option<Rank>,
+    /// The rank on the other side.
+    pub(super) rank: Rank,
+}
+
+/// What one keepalive connection is enough for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Watched {
+    /// One of another machine.
+    Node(u64),
+    /// One of this machine.
+    Rank(Rank),
+}
+
+impl Tcp<'_> {
+    /// What a keepalive connection with `rank` watches.
+    pub(super) fn watched_by(self, rank: Rank) -> Watched {
+        if self.up.ranks().shares_machine(rank) {
+            Watched::Rank(rank)
+        } else {
+            Watched::Node(self.up.ranks().cards[rank.index()].node)
+        }
+    }
+
+    /// The ranks of the machine of `rank`.
+    fn of_machine(self, rank: Rank) -> impl Fn(Rank) -> bool {
+        let cards = &self.up.ranks().cards;
+        let machine = cards[rank.index()].machine;
+        move |peer: Rank| cards[peer.index()].machine == machine
+    }
 }
 
 impl Connector {
-    /// Whether a rank of the same node is watched already.
+    /// Whether there is a keepalive connection that watches what one with `rank` would.
     pub(super) fn has_keepalive(&self, tcp: Tcp<'_>, rank: Rank) -> bool {
-        let node = tcp.up.ranks().cards[rank.index()].node;
-        let of_node = |rank: Rank| tcp.up.ranks().cards[rank.index()].node == node;
-        let watched = self.keepalives.values().filter_map(|keepalive| keepalive.rank).any(of_node);
-        let about_to =
-            |dial: &Dial| dial.purpose.on_wire() == Purpose::Keepalive && of_node(dial.rank);
-        watched || self.dials.values().any(about_to)
+        self.watched.contains_key(&tcp.watched_by(rank))
+    }
+
+    /// Has the host of `rank` watched, with which a connection is made: at once, or after the rank
+    /// has had time to see to that itself.
+    pub(super) fn watch_host(&mut self, tcp: Tcp<'_>, rank: Rank, at_once: bool) {
+        if tcp.up.ranks().shares_machine(rank) || self.has_keepalive(tcp, rank) {
+            return;
+        }
+        let purpose = ConnectPurpose::Keepalive;
+        if at_once {
+            self.begin(tcp, rank, purpose);
+        } else {
+            let now = Instant::now();
+            self.again.push(Again { at: now + GRACE, rank, purpose, since: now });
+        }
+    }
+
+    /// A keepalive connection with `rank` has been made, by either side.
+    pub(super) fn keep_watch(&mut self, tcp: Tcp<'_>, fd: OwnedFd, rank: Rank) {
+        let token = KEEPALIVES + self.number();
+        if tcp.table.sets.poll.add(fd.as_fd(), token).is_err() {
+            if tcp.up.ranks().shares_machine(rank) && !self.has_keepalive(tcp, rank) {
+                tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
+            }
+            return;
+        }
+        *self.watched.entry(tcp.watched_by(rank)).or_default() += 1;
+        self.keepalives.insert(token, Keepalive { fd, rank });
+        if tcp.up.ranks().shares_machine(rank) {
+            tcp.table.watch_settled(tcp.up, rank, Watch::Made);
+        }
+    }
+
+    /// One has ended.
+    fn end_watch(&mut self, tcp: Tcp<'_>, token: u64) -> Option<Rank> {
+        let Keepalive { fd, rank } = self.keepalives.remove(&token)?;
+        tcp.table.sets.poll.remove(fd.as_fd());
+        let watched = tcp.watched_by(rank);
+        if let Some(count) = self.watched.get_mut(&watched) {
+            *count -= 1;
+            if *count == 0 {
+                self.watched.remove(&watched);
+                tcp.table.dialing.unwatched(rank);
+            }
+        }
+        Some(rank)
     }
 
     /// Something came on a keepalive connection: a farewell, or its end.
@@ -41,15 +115,13 @@ impl Connector {
         let Some(keepalive) = self.keepalives.get(&token) else { return };
         let error = tcp::outcome(keepalive.fd.as_fd()).err();
         let said = hear(keepalive.fd.as_fd());
-        if let (Heard::Farewell, Some(rank)) = (&said, keepalive.rank) {
-            tcp.up.ranks().note_goodbye(rank);
+        if said == Heard::Farewell {
+            tcp.up.ranks().note_goodbye(keepalive.rank);
         }
         if error.is_none() && said != Heard::End {
             return;
         }
-        let Some(keepalive) = self.keepalives.remove(&token) else { return };
-        tcp.table.sets.poll.remove(keepalive.fd.as_fd());
-        let Some(rank) = keepalive.rank else { return };
+        let Some(rank) = self.end_watch(tcp, token) else { return };
         let silent = error.is_some_and(|error| {
             let silence = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
             error.raw_os_error().is_some_and(|number| silence.contains(&number))
@@ -65,8 +137,7 @@ impl Connector {
 
     /// Hears what `rank` has said on a keepalive connection of it.
     pub(super) fn hear_farewell(&self, tcp: Tcp<'_>, rank: Rank) {
-        let mut keepalives =
-            self.keepalives.values().filter(|keepalive| keepalive.rank == Some(rank));
+        let mut keepalives = self.keepalives.values().filter(|keepalive| keepalive.rank == rank);
         if keepalives.any(|keepalive| hear(keepalive.fd.as_fd()) == Heard::Farewell) {
             tcp.up.ranks().note_goodbye(rank);
         }
@@ -75,11 +146,9 @@ impl Connector {
     /// A keepalive connection to the host of `rank` has not heard anything. It only asks now and
     /// then; where the host was heard meanwhile on another connection, it is watched again.
     pub(super) fn fell_silent(&mut self, tcp: Tcp<'_>, rank: Rank) {
-        let node = tcp.up.ranks().cards[rank.index()].node;
-        let of_node = |peer: Rank| tcp.up.ranks().cards[peer.index()].node == node;
         let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         let limit = Duration::from_secs(u64::from(interval_s) * u64::from(probes));
-        if tcp.table.connections.heard_last(of_node).is_some_and(|ago| ago < limit) {
+        if tcp.table.connections.heard_last(tcp.of_machine(rank)).is_some_and(|ago| ago < limit) {
             let host = &tcp.up.ranks().cards[rank.index()].host;
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
             self.begin(tcp, rank, ConnectPurpose::KeepaliveAgain);
@@ -91,7 +160,7 @@ impl Connector {
     /// Tells those who watch this rank that it has left properly: some may have no other
     /// connection.
     pub(crate) fn say_farewell(&self) {
-        for keepalive in self.keepalives.values().filter(|keepalive| keepalive.rank.is_none()) {
+        for keepalive in self.keepalives.values() {
             let pieces = [Piece::of(&[FAREWELL]), Piece::of(&[])];
             // SAFETY: a slice that lives across the call. Who has gone needs to be told nothing;
             // for all others there is room, since nothing else is ever sent.
@@ -101,10 +170,14 @@ impl Connector {
 
     /// Watches another rank of the same node, if there is one that is connected.
     fn open_another_keepalive(&mut self, tcp: Tcp<'_>, than: Rank) {
-        let node = tcp.up.ranks().cards[than.index()].node;
-        let other = (0..tcp.up.ranks().size).map(|rank| Rank(rank as u16)).find(|rank| {
-            let same = tcp.up.ranks().cards[rank.index()].node == node && *rank != than;
-            same && tcp.up.ranks().liveness(*rank) == liveness::JOINED
+        let ranks = tcp.up.ranks();
+        if ranks.shares_machine(than) || self.has_keepalive(tcp, than) {
+            return;
+        }
+        let other = ranks.all().find(|rank| {
+            *rank != than
+                && tcp.watched_by(*rank) == tcp.watched_by(than)
+                && ranks.liveness(*rank) == liveness::JOINED
                 && tcp.table.connections.is_established(*rank)
         });
         if let Some(other) = other {
@@ -159,14 +232,14 @@ pub(super) fn probes(dead_after: Duration) -> (u16, u8) {
 impl Tcp<'_> {
     /// The host of `rank` does not answer any more.
     fn host_vanished(self, rank: Rank) {
-        let (node, host) =
-            (self.up.ranks().cards[rank.index()].node, &self.up.ranks().cards[rank.index()].host);
+        let host = &self.up.ranks().cards[rank.index()].host;
         log::warn!(
             "host {host} has not answered for {} s",
             self.table.identity.dead_after.as_secs()
         );
-        for card in self.up.ranks().cards.iter().filter(|card| card.node == node) {
-            self.up.ended(card.rank);
+        let of_it = self.of_machine(rank);
+        for rank in self.up.ranks().all().filter(|rank| of_it(*rank)) {
+            self.up.ended(rank);
         }
     }
 }

@@ -5,8 +5,7 @@ use crate::bootstrap::Job;
 use crate::config::{Config, Topology};
 use crate::runtime::{PendingInit, Runtime};
 use crate::timeout::Timeout;
-use crate::transport::tcp::poll_sets::KEEPALIVES;
-use crate::wire::handshake::{Client, Peer, Secret};
+use crate::wire::handshake::{Client, Peer, Purpose, Secret};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -92,9 +91,7 @@ fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
     let inner = a.inner();
     assert_eq!(inner.ranks.liveness(Rank(1)), liveness::JOINED, "nobody has told it");
     let mut connecting = Connector::new(inner.tcp());
-    connecting
-        .keepalives
-        .insert(KEEPALIVES, Keepalive { fd: keepalive.into(), rank: Some(Rank(1)) });
+    connecting.keepalives.insert(KEEPALIVES, Keepalive { fd: keepalive.into(), rank: Rank(1) });
     connecting.begin(inner.tcp(), Rank(1), ConnectPurpose::Probe);
     let begin = Instant::now();
     while connecting.is_busy() {
