@@ -101,7 +101,8 @@ fn ranks_that_connect_to_each_other_at_once_end_up_with_one_connection() {
                 together.wait();
             }
             let begin = Instant::now();
-            while rt.rank() == Rank(0) && sockets() > 2 * PAIRS {
+            // Two connections more, by which news of ends come.
+            while rt.rank() == Rank(0) && sockets() > 2 * (PAIRS + 2) {
                 assert!(begin.elapsed() < SOON, "seed {seed}: {} sockets", sockets());
                 rt.ping(Rank(1), LIMIT).expect("it lives");
             }
@@ -384,8 +385,60 @@ fn a_rank_that_is_disconnected_hears_of_the_end_of_its_peer() {
     }
 }
 
+/// The ranks that the next test has end.
+const ENDED: [&[u16]; 6] = [&[7], &[0], &[4], &[0, 4], &[1, 3, 5], &[0, 1, 2, 3, 6]];
+
+/// Ranks that have no connection with each other hear how others end, without any call: all on
+/// nodes of their own, and two on each.
+fn ends_are_heard_without_a_connection() {
+    const RANKS: u32 = 8;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = Config { topology: Topology::Dynamic, ..Config::default() };
+    let cases = ENDED.iter().flat_map(|ended| [(ended, true), (ended, false)]);
+    for (nodes, (ended, die)) in
+        cases.flat_map(|case| [Nodes::Each, Nodes::Pairs].map(|nodes| (nodes, case)))
+    {
+        let together = Barrier::new(RANKS as usize);
+        let last = Barrier::new(RANKS as usize - ended.len());
+        run_over(nodes, RANKS, &config, |rt| {
+            // One that dies while others join is why they do not.
+            together.wait();
+            if ended.contains(&rt.rank().0) {
+                if die {
+                    ranks::die(rt);
+                } else {
+                    rt.term(LIMIT).expect("term");
+                }
+                together.wait();
+                return;
+            }
+            together.wait();
+            for rank in ended.iter().copied().map(Rank) {
+                let begin = Instant::now();
+                while die && rt.state(rank).expect("state") == State::Healthy {
+                    assert!(begin.elapsed() < SOON, "{nodes:?}, {ended:?}: {rank} has died");
+                    std::thread::yield_now();
+                }
+                let end = rt.ping(rank, LIMIT).expect_err("it has ended");
+                let died = match end {
+                    Error::RankDied { .. } => true,
+                    Error::RankLeft { .. } => false,
+                    other => panic!("{nodes:?}, {ended:?}: {other}"),
+                };
+                assert_eq!(died, die, "{nodes:?}, {ended:?}: {rank}");
+            }
+            for rank in ranks::others(&rt).filter(|rank| !ended.contains(&rank.0)) {
+                rt.ping(rank, LIMIT).expect("it lives");
+            }
+            last.wait();
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
+
 tests! {
     TCP:
+        ends_are_heard_without_a_connection,
         ranks_of_one_machine_have_one_connection_for_each_pair,
         a_rank_that_is_disconnected_hears_of_the_end_of_its_peer,
         ranks_that_connect_to_each_other_at_once_end_up_with_one_connection,

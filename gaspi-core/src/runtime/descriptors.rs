@@ -6,7 +6,8 @@
 //! once there is something that shared memory does not carry, a connection in each direction; for
 //! each rank of another node a connection, and one more while it is made; for each node of
 //! another machine a watch, or two where both sides made one at once; for each rank of this machine
-//! on another node that was disconnected a watch; for each segment of its own a memory file, or two
+//! on another node that was disconnected a watch; with another topology than the static one some
+//! by which news of ends come; for each segment of its own a memory file, or two
 //! with reserved huge pages. Segments of others take none once they are mapped.
 
 use super::Inner;
@@ -52,13 +53,20 @@ impl Need {
             // Before the meeting nobody knows who is on which node.
             (true, true) => (OWN_REMOTE, 1, REMOTE_PEER),
         };
-        // Others are connected as they are needed.
-        let connected = if config.topology == Topology::Static { others } else { 0 };
+        // Others are connected as they are needed; news of ends come along a tree.
+        let is_static = config.topology == Topology::Static;
+        let connected = if is_static { others } else { 0 };
+        let own = if remote && !is_static { own + tree_connections(job.size) } else { own };
         Need {
             least: own + least * connected,
             most: own + SPARE + most * others + u64::from(config.segment_max),
         }
     }
+}
+
+/// With parent and children in the tree of nodes, and in that of the ranks of a node.
+fn tree_connections(size: u32) -> u64 {
+    3 + u64::from(size.ilog2())
 }
 
 /// Raises the limit of open files as far as `job` may need it. Where the least is not to be had,
@@ -128,6 +136,6 @@ mod tests {
         let hosts = need(Transport::Auto, true, Topology::Static);
         assert_eq!(hosts, Need { least: 12 + 511, most: 12 + 32 + 4 * 511 + 255 });
         let dynamic = need(Transport::Auto, true, Topology::Dynamic);
-        assert_eq!(dynamic, Need { least: 12, most: hosts.most });
+        assert_eq!(dynamic, Need { least: 12 + 3 + 9, most: hosts.most + 3 + 9 });
     }
 }

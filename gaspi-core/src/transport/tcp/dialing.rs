@@ -4,7 +4,7 @@
 //! a rank is reached, or why it is not.
 
 use crate::ids::Rank;
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transport::tcp::connection::Connection;
 use crate::wire::handshake::Purpose;
 use std::collections::HashMap;
@@ -46,6 +46,8 @@ pub(crate) struct Dialing {
     last_errors: Mutex<HashMap<Rank, String>>,
     /// Ranks of this machine with which there is a keepalive connection, or, as yet, shall be one.
     watches: Mutex<HashMap<Rank, Watch>>,
+    /// Whether this rank hears of ends along the tree, or cannot.
+    hears_of_ends: AtomicBool,
 }
 
 /// A keepalive connection with a rank of this machine.
@@ -88,6 +90,17 @@ impl Dialing {
     /// `rank` is not watched, and has to be asked for again.
     pub(super) fn unwatched(&self, rank: Rank) {
         self.watches.lock().remove(&rank);
+    }
+
+    /// The connection by which this rank hears of ends is made, is not needed, or cannot be made;
+    /// whether that is news.
+    pub(super) fn set_hears_of_ends(&self) -> bool {
+        !self.hears_of_ends.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether that has been settled.
+    pub(crate) fn hears_of_ends(&self) -> bool {
+        self.hears_of_ends.load(Ordering::Acquire)
     }
 
     /// How `rank` is reached from now on.

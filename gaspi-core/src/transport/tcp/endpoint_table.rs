@@ -56,6 +56,8 @@ pub(crate) struct EndpointTable {
     suspected: Mutex<HashSet<Rank>>,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
+    /// Whether ends are told along a tree of ranks, since not all are connected from the beginning.
+    pub(crate) tells_ends: bool,
 }
 
 impl EndpointTable {
@@ -79,7 +81,13 @@ impl EndpointTable {
             identity,
             suspected: Mutex::default(),
             remote,
+            tells_ends: false,
         })
+    }
+
+    /// The same where ends are told along a tree of ranks, if there are those of other nodes.
+    pub(crate) fn telling_ends(self, tells_ends: bool) -> EndpointTable {
+        EndpointTable { tells_ends: tells_ends && self.remote, ..self }
     }
 
     /// Takes a connection that a rank of the same node has opened.
