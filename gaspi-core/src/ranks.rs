@@ -73,6 +73,8 @@ pub(crate) struct Ranks {
     ends: AtomicU64,
     /// Ranks of other nodes that have said goodbye on a connection.
     leaving: Mutex<HashSet<Rank>>,
+    /// How many these are.
+    goodbyes: AtomicU64,
 }
 
 impl Ranks {
@@ -92,6 +94,7 @@ impl Ranks {
             states: (0..size).map(|_| AtomicU8::new(HEALTHY)).collect(),
             ends: AtomicU64::new(0),
             leaving: Mutex::default(),
+            goodbyes: AtomicU64::new(0),
         }
     }
 
@@ -104,6 +107,11 @@ impl Ranks {
     #[inline]
     pub(crate) fn is_local(&self, rank: Rank) -> bool {
         self.local[rank.index()]
+    }
+
+    /// Whether `rank` runs on the same machine as this rank, perhaps as another node.
+    pub(crate) fn shares_machine(&self, rank: Rank) -> bool {
+        self.cards[rank.index()].machine == self.cards[self.me.index()].machine
     }
 
     /// Its host, for messages.
@@ -317,7 +325,16 @@ impl Ranks {
     /// `peer`, of another node, leaves the job. It has left once all connections with it are at
     /// their end.
     pub(crate) fn note_goodbye(&self, peer: Rank) {
-        self.leaving.lock().insert(peer);
+        if self.leaving.lock().insert(peer) {
+            self.goodbyes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Two numbers of which one is another one whenever a rank is known to have ended of which that
+    /// was not known.
+    pub(crate) fn known_ends(&self) -> (u64, u64) {
+        // Acquire: pairs with the Release in `note_goodbye`.
+        (self.area.ends(), self.goodbyes.load(Ordering::Acquire))
     }
 
     /// Whether `peer` has said goodbye.

@@ -65,7 +65,7 @@ fn sockets() -> usize {
 }
 
 /// Ranks turn to each other at the same moment, more or less: all arrives in order, and one
-/// connection for each pair remains, beside the two by which they watch each other.
+/// connection for each pair remains. Ranks of one machine need no other one to watch each other.
 fn ranks_that_connect_to_each_other_at_once_end_up_with_one_connection() {
     const RANKS: u32 = 3;
     const PAIRS: usize = 3;
@@ -101,7 +101,8 @@ fn ranks_that_connect_to_each_other_at_once_end_up_with_one_connection() {
                 together.wait();
             }
             let begin = Instant::now();
-            while rt.rank() == Rank(0) && sockets() > 6 * PAIRS {
+            // Two connections more, by which news of ends come.
+            while rt.rank() == Rank(0) && sockets() > 2 * (PAIRS + 2) {
                 assert!(begin.elapsed() < SOON, "seed {seed}: {} sockets", sockets());
                 rt.ping(Rank(1), LIMIT).expect("it lives");
             }
@@ -190,9 +191,10 @@ fn a_rank_that_disconnects_breaks_no_request_of_its_peer() {
             }
         }
         rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-        // All but the last connections come to their end: one for data, and two that watch.
+        // All but the last connections come to their end: one for data, and one that watches, or
+        // two if both ranks have made it at once.
         let begin = Instant::now();
-        while rt.rank() == Rank(0) && sockets() > 2 * 4 {
+        while rt.rank() == Rank(0) && sockets() > 2 * 3 {
             assert!(begin.elapsed() < SOON, "{} sockets are left", sockets());
             rt.ping(peer, LIMIT).expect("it lives");
         }
@@ -326,8 +328,119 @@ fn a_rank_that_disconnects_again_at_once_loses_nothing() {
     });
 }
 
+/// With all connections made in init, ranks of one machine have one for each pair, and no other.
+fn ranks_of_one_machine_have_one_connection_for_each_pair() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for ranks in [2, 3, 5, 9u32] {
+        let both_ends = (ranks * (ranks - 1)) as usize;
+        let together = Barrier::new(ranks as usize);
+        run_over(Nodes::Each, ranks, &Config::default(), |rt| {
+            together.wait();
+            let begin = Instant::now();
+            while rt.rank() == Rank(0) && sockets() != both_ends {
+                assert!(begin.elapsed() < SOON, "{ranks} ranks have {} sockets", sockets());
+            }
+            together.wait();
+            for rank in ranks::others(&rt) {
+                rt.ping(rank, LIMIT).expect("it lives");
+            }
+            together.wait();
+            if rt.rank() == Rank(0) {
+                assert_eq!(sockets(), both_ends, "{ranks} ranks after first use");
+            }
+            together.wait();
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
+
+/// Ranks that have disconnected from each other hear how the other one ends, without any call.
+fn a_rank_that_is_disconnected_hears_of_the_end_of_its_peer() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for dies in [true, false] {
+        let together = Barrier::new(2);
+        run_over(Nodes::Each, 2, &Config::default(), |rt| {
+            rt.disconnect(other(&rt), LIMIT).expect("disconnect");
+            together.wait();
+            if rt.rank() == Rank(1) {
+                if dies {
+                    ranks::die(rt);
+                } else {
+                    rt.term(LIMIT).expect("term");
+                }
+                together.wait();
+                return;
+            }
+            together.wait();
+            let begin = Instant::now();
+            while dies && rt.state(Rank(1)).expect("state") == State::Healthy {
+                assert!(begin.elapsed() < SOON, "nobody has told of the death");
+                std::thread::yield_now();
+            }
+            let ended = rt.ping(Rank(1), LIMIT).expect_err("it has ended");
+            let left = matches!(ended, Error::RankLeft { .. });
+            assert!(left != dies, "{ended}");
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
+
+/// The ranks that the next test has end.
+const ENDED: [&[u16]; 6] = [&[7], &[0], &[4], &[0, 4], &[1, 3, 5], &[0, 1, 2, 3, 6]];
+
+/// Ranks that have no connection with each other hear how others end, without any call: all on
+/// nodes of their own, and two on each.
+fn ends_are_heard_without_a_connection() {
+    const RANKS: u32 = 8;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let config = Config { topology: Topology::Dynamic, ..Config::default() };
+    let cases = ENDED.iter().flat_map(|ended| [(ended, true), (ended, false)]);
+    for (nodes, (ended, die)) in
+        cases.flat_map(|case| [Nodes::Each, Nodes::Pairs].map(|nodes| (nodes, case)))
+    {
+        let together = Barrier::new(RANKS as usize);
+        let last = Barrier::new(RANKS as usize - ended.len());
+        run_over(nodes, RANKS, &config, |rt| {
+            // One that dies while others join is why they do not.
+            together.wait();
+            if ended.contains(&rt.rank().0) {
+                if die {
+                    ranks::die(rt);
+                } else {
+                    rt.term(LIMIT).expect("term");
+                }
+                together.wait();
+                return;
+            }
+            together.wait();
+            for rank in ended.iter().copied().map(Rank) {
+                let begin = Instant::now();
+                while die && rt.state(rank).expect("state") == State::Healthy {
+                    assert!(begin.elapsed() < SOON, "{nodes:?}, {ended:?}: {rank} has died");
+                    std::thread::yield_now();
+                }
+                let end = rt.ping(rank, LIMIT).expect_err("it has ended");
+                let died = match end {
+                    Error::RankDied { .. } => true,
+                    Error::RankLeft { .. } => false,
+                    other => panic!("{nodes:?}, {ended:?}: {other}"),
+                };
+                assert_eq!(died, die, "{nodes:?}, {ended:?}: {rank}");
+            }
+            for rank in ranks::others(&rt).filter(|rank| !ended.contains(&rank.0)) {
+                rt.ping(rank, LIMIT).expect("it lives");
+            }
+            last.wait();
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
+
 tests! {
     TCP:
+        ends_are_heard_without_a_connection,
+        ranks_of_one_machine_have_one_connection_for_each_pair,
+        a_rank_that_is_disconnected_hears_of_the_end_of_its_peer,
         ranks_that_connect_to_each_other_at_once_end_up_with_one_connection,
         traffic_from_both_sides_fills_a_connection_and_gets_through,
         a_rank_that_disconnects_breaks_no_request_of_its_peer,

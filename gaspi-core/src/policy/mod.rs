@@ -1,4 +1,5 @@
-//! Decisions about time, as pure values: when to poll, to acknowledge, to hold back, to sleep.
+//! Decisions about time, as pure values: when to poll, to acknowledge, to hold back, to sleep; and
+//! whom to watch and to tell.
 //!
 //! Each file is one decision. Its struct takes what happened, when, and under which load, and gives
 //! what to do. None of them reads a clock, a socket or an atomic, so their tests run in virtual
@@ -8,6 +9,7 @@
 pub(crate) mod acknowledge;
 pub(crate) mod busy_poll;
 pub(crate) mod coalesce;
+pub(crate) mod ends_tree;
 pub(crate) mod focus;
 pub(crate) mod owner;
 pub(crate) mod sleep_limit;

@@ -38,6 +38,8 @@ use std::time::{Duration, Instant};
 /// How long a rank that leaves waits for those who have connected to it to prove who they are: who
 /// is about to watch it would take it for dead otherwise.
 const LAST_UNAUTHENTICATED: Duration = Duration::from_secs(1);
+/// How long it waits for those to whom it says so to hear it.
+const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// A rank, as its progress thread needs it.
 pub(crate) trait Served: Send + Sync {
@@ -198,6 +200,9 @@ impl Progress {
         // the socket that would announce them.
         self.hear_launcher();
         self.follow_ends();
+        if self.served.tcp().table.remote {
+            self.connector.turn(self.served.tcp());
+        }
         let mut events = Vec::new();
         while !self.served.tcp().table.polling.is_stopped() {
             self.turn(&mut events);
@@ -212,6 +217,10 @@ impl Progress {
                 self.turn(&mut events);
             }
             self.connector.say_farewell();
+            let until = Instant::now() + LAST_WORD;
+            while self.connector.has_to_stay(self.served.tcp()) && Instant::now() < until {
+                self.turn(&mut events);
+            }
         }
     }
 

@@ -4,9 +4,11 @@
 //! for a moment the shared area), with ranks of other nodes some more (listeners for them, wakeup
 //! sockets); for each process of its node that it watches a pidfd; for each other rank of its node,
 //! once there is something that shared memory does not carry, a connection in each direction; for
-//! each rank of another node a connection and up to two watches, and one more while they are made;
-//! for each segment of its own a memory file, or two with reserved huge pages. Segments of others
-//! take none once they are mapped.
+//! each rank of another node a connection, and one more while it is made; for each node of
+//! another machine a watch, or two where both sides made one at once; for each rank of this machine
+//! on another node that was disconnected a watch; with another topology than the static one some
+//! by which news of ends come; for each segment of its own a memory file, or two
+//! with reserved huge pages. Segments of others take none once they are mapped.
 
 use super::Inner;
 use crate::bootstrap::{Job, report_unable};
@@ -22,10 +24,12 @@ const OWN: u64 = 8;
 const OWN_REMOTE: u64 = OWN + 4;
 /// A connection in each direction with a rank of the same node.
 const LOCAL_CONNECTIONS: u64 = 2;
-/// Connection, two watches, one that is being made.
+/// Where there may be as many nodes as ranks: connection, two watches, one that is being made.
 const REMOTE_PEER: u64 = 4;
-/// Where every rank is a node of its own, all watch each other.
-const WATCHED_PEER: u64 = 3;
+/// On the same machine, as a node of its own: a connection, and one that is being made.
+const BESIDE_LEAST: u64 = 2;
+/// The same, and a watch.
+const BESIDE_PEER: u64 = 3;
 /// More listeners, the arena of channels, the pipe of large payloads, descriptors on their way.
 const SPARE: u64 = 32;
 
@@ -45,17 +49,24 @@ impl Need {
         let watched = watching::watched(others as usize).len() as u64;
         let (own, least, most) = match (remote, job.spans_hosts) {
             (false, _) => (OWN + watched, 0, LOCAL_CONNECTIONS),
-            (true, false) => (OWN_REMOTE, WATCHED_PEER, REMOTE_PEER),
+            (true, false) => (OWN_REMOTE, BESIDE_LEAST, BESIDE_PEER),
             // Before the meeting nobody knows who is on which node.
             (true, true) => (OWN_REMOTE, 1, REMOTE_PEER),
         };
-        // Others are connected as they are needed.
-        let connected = if config.topology == Topology::Static { others } else { 0 };
+        // Others are connected as they are needed; news of ends come along a tree.
+        let is_static = config.topology == Topology::Static;
+        let connected = if is_static { others } else { 0 };
+        let own = if remote && !is_static { own + tree_connections(job.size) } else { own };
         Need {
             least: own + least * connected,
             most: own + SPARE + most * others + u64::from(config.segment_max),
         }
     }
+}
+
+/// With parent and children in the tree of nodes, and in that of the ranks of a node.
+fn tree_connections(size: u32) -> u64 {
+    3 + u64::from(size.ilog2())
 }
 
 /// Raises the limit of open files as far as `job` may need it. Where the least is not to be had,
@@ -121,10 +132,10 @@ mod tests {
         // 16 processes are watched.
         assert_eq!(local, Need { least: 8 + 16, most: 8 + 16 + 32 + 2 * 511 + 255 });
         let tcp = need(Transport::Tcp, false, Topology::Static);
-        assert_eq!(tcp, Need { least: 12 + 3 * 511, most: 12 + 32 + 4 * 511 + 255 });
+        assert_eq!(tcp, Need { least: 12 + 2 * 511, most: 12 + 32 + 3 * 511 + 255 });
         let hosts = need(Transport::Auto, true, Topology::Static);
-        assert_eq!(hosts, Need { least: 12 + 511, most: tcp.most });
+        assert_eq!(hosts, Need { least: 12 + 511, most: 12 + 32 + 4 * 511 + 255 });
         let dynamic = need(Transport::Auto, true, Topology::Dynamic);
-        assert_eq!(dynamic, Need { least: 12, most: tcp.most });
+        assert_eq!(dynamic, Need { least: 12 + 3 + 9, most: hosts.most + 3 + 9 });
     }
 }

@@ -236,7 +236,8 @@ impl PendingInit {
                     std::mem::take(endpoints),
                     size,
                     Identity { token: table.token, key: table.key, dead_after: dead_after()? },
-                )?;
+                )?
+                .telling_ends(self.config.topology != Topology::Static);
                 let membership = Some(table.membership);
                 let mut endpoints = Endpoints::new(endpoints);
                 if remote {
@@ -385,12 +386,19 @@ fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
 }
 
 impl Inner {
-    /// Makes the connections to the ranks of other nodes, unless they are made on first use.
+    /// Makes the connections to the ranks of other nodes; where they are made on first use, only
+    /// the one by which this rank hears of ends.
     fn await_all_reached(&self, deadline: Deadline) -> Result<()> {
+        let waiting = Waiting { call: Call::Init, object: 0 };
+        if self.endpoints.stream.tells_ends {
+            let dialing = &self.endpoints.stream.dialing;
+            let hears = self.until(deadline, waiting, || dialing.hears_of_ends().then_some(()));
+            let pending = "the connection by which news of ends come".to_owned();
+            return hears.ok_or(Error::Timeout { pending });
+        }
         if !self.endpoints.stream.remote || self.config.topology != Topology::Static {
             return Ok(());
         }
-        let waiting = Waiting { call: Call::Init, object: 0 };
         // Nothing wakes a rank when it is time to connect to lower ones that have not done so:
         // where one of them has died before, nothing would ever come from it.
         let patient = deadline.at_most(PATIENCE.saturating_sub(clock::since(self.began)));

@@ -10,6 +10,8 @@
 //! - `wait`: all ranks join, say so and block in a barrier that never completes.
 //! - `left`: all but VICTIM and the rank OPERATION leave the job, and live on until FILE is gone.
 //!   Then VICTIM is killed, and OPERATION prints when it knew.
+//! - `hear`: no rank connects to another one, or calls anything; VICTIM dies, and the others print
+//!   when they knew.
 //! - `join`: OPERATION is the time in milliseconds that joining may take.
 
 use std::path::Path;
@@ -17,6 +19,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use gaspi::collectives::{Operation, allreduce_slice};
+use gaspi::configuration::Topology;
 use gaspi::state::State;
 use gaspi::{
     Config, Error, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime,
@@ -43,7 +46,7 @@ fn main() -> ExitCode {
         [scenario, operation, victim] => (scenario, operation, victim, None),
         [scenario, operation, victim, file] => (scenario, operation, victim, Some(Path::new(file))),
         _ => {
-            eprintln!("usage: victim die|stop|init|wait|left|join OPERATION VICTIM [FILE]");
+            eprintln!("usage: victim die|stop|init|wait|left|hear|join OPERATION VICTIM [FILE]");
             return ExitCode::from(2);
         }
     };
@@ -57,6 +60,7 @@ fn main() -> ExitCode {
         "init" => init(victim),
         "wait" => wait(),
         "left" => left(operation, victim, file),
+        "hear" => hear(victim),
         "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
         _ => Err(format!("there is no scenario {scenario:?}")),
     };
@@ -82,8 +86,12 @@ impl<T> During<T> for gaspi::Result<T> {
 }
 
 fn join(timeout: Timeout) -> Result<Runtime> {
+    join_with(Config::default(), timeout)
+}
+
+fn join_with(config: Config, timeout: Timeout) -> Result<Runtime> {
     let job = Job::from_environment().during("environment")?;
-    let mut joining = PendingInit::new(job, Config::default()).during("joining")?;
+    let mut joining = PendingInit::new(job, config).during("joining")?;
     joining.wait(timeout).during("joining")
 }
 
@@ -433,6 +441,28 @@ fn left(survivor: &str, victim: Rank, file: Option<&Path>) -> Result<()> {
     match rt.barrier(both, Timeout::Block) {
         Err(error) if names(&error, victim) => println!("knows {} {}", me.0, monotonic_us()),
         other => return Err(format!("the barrier: {other:?}")),
+    }
+    rt.term(GUARD).during("term")?;
+    println!("survived {}", me.0);
+    Ok(())
+}
+
+/// One dies of ranks that are not connected with each other.
+fn hear(victim: Rank) -> Result<()> {
+    let config = Config { topology: Topology::Dynamic, ..Config::default() };
+    let rt = join_with(config, Timeout::Block)?;
+    let me = rt.rank();
+    println!("ready {}", me.0);
+    while !is_corrupt(&rt, victim)? {
+        std::thread::yield_now();
+    }
+    if me == victim {
+        return Err("the victim thinks that it is dead".into());
+    }
+    println!("knows {} {}", me.0, monotonic_us());
+    match rt.ping(victim, Timeout::Block) {
+        Err(error) if names(&error, victim) => {}
+        other => return Err(format!("ping: {other:?}")),
     }
     rt.term(GUARD).during("term")?;
     println!("survived {}", me.0);

@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use gaspi_tests::hosts::{Host, Hosts, Options};
-use gaspi_tests::{Job, Outcome, Result, Running};
+use gaspi_tests::victims::Killed;
+use gaspi_tests::{Job, Outcome, Result, Running, Seed, base_seed};
 use libtest_mimic::Trial;
 use tempfile::{NamedTempFile, TempPath};
 
-use crate::job::rounds;
-use crate::{ONLY_IPV6, PLAIN, TRAPPED, expect, trial};
+use crate::faults::DEATH_KNOWN_WITHIN;
+use crate::job::{rounds, victim};
+use crate::{ONLY_IPV6, PLAIN, TRAPPED, expect, root_trial, trial};
 
 /// Rounds of the jobs that are left alone.
 const ROUNDS: &str = "60";
@@ -26,6 +28,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("by-hand/only-ipv6", || rounds_on(&[0, 1, 1], ONLY_IPV6, NAME)),
         trial("by-hand/equal-addresses-and-own-name", || rounds_on(&[0, 1, 2], TRAPPED, NAME)),
         trial("by-hand/another-key", another_key),
+        trial("by-hand/death-far-from-all-connections", unconnected_death),
+        root_trial("by-hand/vanished-host-far-from-all-connections", unconnected_host),
     ]
 }
 
@@ -149,4 +153,50 @@ fn another_key() -> Result<()> {
     let second = right.rank(1, &machine_file).start()?;
     second.wait()?.success()?.says("finished 1 ")?;
     first.wait()?.success()?.says("finished 0 ").map(drop)
+}
+
+/// Ranks that are not connected with each other, when all have joined; this one will die.
+fn unconnected(hosts: &Hosts, places: &[usize], of: usize, patience: &str) -> Result<ByHand> {
+    let arguments = ["hear", "idle", &of.to_string()];
+    let job = Start::new(hosts, places, victim(), &arguments).env("GASPI_DEAD_AFTER", patience);
+    let job = job.start()?;
+    for rank in &job.ranks {
+        rank.lines("ready ", 1)?;
+    }
+    Ok(job)
+}
+
+impl ByHand {
+    /// Demands that all others survive and knew of it in time.
+    fn expect_survivors(self, killed: &Killed, of: usize, limit: Duration) -> Result<()> {
+        let all = self.ranks.into_iter().enumerate();
+        for (rank, running) in all.filter(|(rank, _)| *rank != of) {
+            killed.expect_survivor(&running.wait()?, rank, limit)?;
+        }
+        Ok(())
+    }
+}
+
+/// All hear of a death with which no connection of theirs ends, though no launcher tells it: of a
+/// rank that is alone on its host, of the first one of all, and of one among others.
+fn unconnected_death() -> Result<()> {
+    let places = [0, 0, 1, 1, 2, 3];
+    let mut seed = Seed::new(base_seed());
+    for of in [5, 0, 2, 3] {
+        let hosts = Hosts::new(4, PLAIN)?;
+        let job = unconnected(&hosts, &places, of, "5")?;
+        let killed = Killed::kill(&job.ranks[of], of, &mut seed)?;
+        job.expect_survivors(&killed, of, DEATH_KNOWN_WITHIN)?;
+        hosts.await_idle()?;
+    }
+    Ok(())
+}
+
+/// The same of a host that vanishes.
+fn unconnected_host() -> Result<()> {
+    let hosts = Hosts::new(4, PLAIN)?;
+    let job = unconnected(&hosts, &[0, 0, 1, 1, 2, 3], 5, "3")?;
+    let killed = Killed::now(5);
+    hosts.power_off(3)?;
+    job.expect_survivors(&killed, 5, Duration::from_secs(30))
 }

@@ -15,21 +15,24 @@
 //! are at most [`UNAUTHENTICATED_MAX`] of them beside two for each rank.
 
 mod attempt;
+mod ends;
 mod keepalive;
+mod own_interfaces;
 pub(crate) mod reach;
 
 use crate::bootstrap::addresses::{Audience, Candidates};
-use crate::error::Error;
 use crate::ids::Rank;
 use crate::os::event::Event;
-use crate::os::{interfaces, tcp};
+use crate::os::tcp;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::dialing::ConnectPurpose;
+use crate::transport::tcp::dialing::{ConnectPurpose, Watch};
 use crate::transport::tcp::poll_sets::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
-use attempt::{Attempt, Outcome, advance, say_welcome, talk};
-use keepalive::{Keepalive, has_ended, probes};
+use attempt::{Attempt, Outcome, advance, is_lack, nonce, other, say_welcome, talk};
+use ends::Ends;
+use keepalive::{Keepalive, Watched, has_ended, probes};
+use own_interfaces::OwnInterfaces;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
@@ -38,10 +41,16 @@ use std::time::{Duration, Instant};
 
 /// Between the beginnings of two attempts of a peer's addresses.
 const STAGGER: Duration = Duration::from_millis(150);
+/// How often it is looked whether attempts and unauthenticated peers take too long, and whether the
+/// next address is due: not for each event, since there may be as many as ranks.
+const LOOK: Duration = Duration::from_millis(10);
 /// How long the last stream of a rank that leaves may take to be made.
 const DOUBT: Duration = Duration::from_millis(500);
 /// After which time a peer is connected to again that closed before anything was proved.
 const AGAIN: Duration = Duration::from_millis(50);
+/// How long who was connected to leaves it to the other side to make the keepalive connection; how
+/// soon one is tried again that cannot be made.
+const GRACE: Duration = Duration::from_secs(1);
 /// How long a peer is connected to again that closes before the connection is used: where there are
 /// far more ranks than cores, both may take long to say their parts.
 const TURNED_AWAY: Duration = Duration::from_secs(60);
@@ -87,7 +96,16 @@ pub(crate) struct Connector {
     again: Vec<Again>,
     unauthenticated: HashMap<u64, Unauthenticated>,
     keepalives: HashMap<u64, Keepalive>,
+    /// How many of these watch what.
+    watched: HashMap<Watched, u32>,
+    /// Where ranks tell each other of ends.
+    ends: Option<Ends>,
+    /// This rank has said on keepalive connections that it leaves.
+    leaves: bool,
     next: u64,
+    /// When limits are looked at next.
+    look_at: Instant,
+    interfaces: OwnInterfaces,
     secret: Secret,
     complained: bool,
 }
@@ -108,7 +126,12 @@ impl Connector {
             again: Vec::new(),
             unauthenticated: HashMap::new(),
             keepalives: HashMap::new(),
+            watched: HashMap::new(),
+            ends: tcp.table.tells_ends.then(|| Ends::new(tcp)),
+            leaves: false,
             next: 0,
+            look_at: Instant::now(),
+            interfaces: OwnInterfaces::default(),
             secret: Secret { job: tcp.table.identity.token, key: tcp.table.identity.key },
             complained: false,
         }
@@ -121,7 +144,11 @@ impl Connector {
 
     /// Whether limits have to be looked at.
     pub(crate) fn is_busy(&self) -> bool {
-        !self.dials.is_empty() || !self.unauthenticated.is_empty() || !self.again.is_empty()
+        !self.dials.is_empty()
+            || !self.unauthenticated.is_empty()
+            || !self.again.is_empty()
+            || self.has_unsent()
+            || self.leaves
     }
 
     /// Whether somebody who has connected has not proved yet who it is.
@@ -131,6 +158,7 @@ impl Connector {
 
     /// Begins what is wanted, and gives up what takes too long.
     pub(crate) fn turn(&mut self, tcp: Tcp<'_>) {
+        self.tell_ends(tcp);
         for (rank, purpose) in tcp.table.dialing.take_wanted() {
             self.begin(tcp, rank, purpose);
         }
@@ -148,6 +176,10 @@ impl Connector {
                 purpose => self.begin_since(tcp, rank, purpose, since),
             }
         }
+        if now < self.look_at {
+            return;
+        }
+        self.look_at = now + LOOK;
         let late = |attempt: &Attempt| !attempt.connected && now >= attempt.until;
         for id in self.dials.keys().copied().collect::<Vec<_>>() {
             let Some(dial) = self.dials.get_mut(&id) else { continue };
@@ -181,9 +213,15 @@ impl Connector {
     }
 
     fn begin_since(&mut self, tcp: Tcp<'_>, rank: Rank, purpose: ConnectPurpose, since: Instant) {
-        let same = |dial: &Dial| dial.rank == rank && dial.purpose.on_wire() == purpose.on_wire();
-        let again = !matches!(purpose, ConnectPurpose::Data(_)) && self.dials.values().any(same);
-        if again || (purpose.on_wire() == Purpose::Keepalive && self.has_keepalive(tcp, rank)) {
+        let wanted = purpose.on_wire();
+        let watched = tcp.watched_by(rank);
+        let same = |dial: &Dial| match dial.purpose.on_wire() {
+            purpose if purpose != wanted => false,
+            Purpose::Keepalive => tcp.watched_by(dial.rank) == watched,
+            _ => dial.rank == rank,
+        };
+        let again = wanted != Purpose::Data && self.dials.values().any(same);
+        if again || (wanted == Purpose::Keepalive && self.has_keepalive(tcp, rank)) {
             return;
         }
         if let ConnectPurpose::Data(connection) = &purpose
@@ -196,13 +234,14 @@ impl Connector {
         let own = &tcp.up.ranks().cards[tcp.up.ranks().me.index()];
         let audience =
             if card.machine == own.machine { Audience::ThisHost } else { Audience::OtherHosts };
-        let own_interfaces = interfaces::list();
-        let candidates = Candidates::new(&card.endpoints, &own_interfaces, audience);
+        let own_interfaces = self.interfaces.list(Instant::now());
+        let candidates = Candidates::new(&card.endpoints, own_interfaces, audience);
         for candidate in &candidates.dropped {
             log::debug!("connecting to {rank} on {}: not by {candidate}", card.host);
         }
         let failures = candidates.lack().into_iter().collect();
         let left: Vec<SocketAddr> = candidates.tried.iter().map(|one| one.endpoint).collect();
+        let lacking = own_interfaces.is_empty();
         let id = self.number();
         let dial = Dial {
             rank,
@@ -210,7 +249,7 @@ impl Connector {
             since,
             refused: !left.is_empty(),
             ended: false,
-            lacking: own_interfaces.is_empty(),
+            lacking,
             left: left.into_iter(),
             attempts: HashMap::new(),
             next_at: Instant::now(),
@@ -263,7 +302,7 @@ impl Connector {
     ) -> io::Result<()> {
         let Some(dial) = self.dials.get_mut(&id) else { return Ok(()) };
         let fd = tcp::connect(endpoint)?;
-        tune(fd.as_fd(), tcp, &dial.purpose.on_wire());
+        tune(fd.as_fd(), tcp, dial.rank, &dial.purpose.on_wire());
         let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
         let client = Client::new(&self.secret, tcp.up.ranks().me.0.into(), to, nonce()?);
         tcp.table.sets.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
@@ -348,6 +387,11 @@ impl Connector {
             self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
             return;
         }
+        let asks = matches!(purpose, ConnectPurpose::Data(_)) || is_keepalive(&purpose);
+        if refused && asks && self.may_have_left(tcp, rank) {
+            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
+            return;
+        }
         if refused || probed {
             tcp.unreachable(rank, &reason);
         }
@@ -367,10 +411,13 @@ impl Connector {
             ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
                 self.fell_silent(tcp, rank)
             }
-            ConnectPurpose::Keepalive
-            | ConnectPurpose::KeepaliveAgain
-            | ConnectPurpose::Probe
-            | ConnectPurpose::Doubt => {}
+            ConnectPurpose::Keepalive => {
+                if tcp.up.ranks().shares_machine(rank) {
+                    tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
+                }
+                self.cannot_watch(tcp, rank, &reason);
+            }
+            ConnectPurpose::KeepaliveAgain | ConnectPurpose::Probe | ConnectPurpose::Doubt => {}
         }
     }
 
@@ -382,6 +429,7 @@ impl Connector {
         }
         tcp.table.sets.poll.remove(attempt.fd.as_fd());
         let rank = dial.rank;
+        self.does_not_refuse(rank);
         match dial.purpose {
             ConnectPurpose::Data(connection) => {
                 log::debug!(
@@ -392,14 +440,11 @@ impl Connector {
                 tcp.table.dialing.set_address(rank, attempt.endpoint);
                 // First: whatever is said on the connection, the peer's leaving included, comes
                 // later.
-                self.begin(tcp, rank, ConnectPurpose::Keepalive);
+                self.watch_host(tcp, rank, true);
                 tcp.table.made(tcp.up, &connection, attempt.fd);
             }
             ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
-                let token = KEEPALIVES + self.number();
-                if tcp.table.sets.poll.add(attempt.fd.as_fd(), token).is_ok() {
-                    self.keepalives.insert(token, Keepalive { fd: attempt.fd, rank: Some(rank) });
-                }
+                self.keep_watch(tcp, attempt.fd, rank);
             }
             ConnectPurpose::Probe | ConnectPurpose::Doubt => {
                 tcp.table.note_alive(tcp.up, rank);
@@ -428,7 +473,7 @@ impl Connector {
                 tcp.up.ranks().size,
                 nonce()?,
             );
-            tune(fd.as_fd(), tcp, &Purpose::Data);
+            let _ = tcp::set_no_delay(fd.as_fd());
             let token = UNAUTHENTICATED_FROM + self.number();
             if tcp.table.sets.poll.add(fd.as_fd(), token).is_ok() {
                 let until = Instant::now() + UNAUTHENTICATED_LIMIT;
@@ -479,8 +524,8 @@ impl Connector {
                 if !welcome || has_ended(fd.as_fd()) {
                     return;
                 }
-                // As where a connection of this side's has been made.
-                self.begin(tcp, rank, ConnectPurpose::Keepalive);
+                // The other side watches this one, and so is watched.
+                self.watch_host(tcp, rank, false);
                 // Before the peer hears of the welcome: it would take what it sees of a connection
                 // that is given up for one more.
                 let given_up = self.give_way(tcp, rank);
@@ -494,10 +539,8 @@ impl Connector {
                 tcp.table.admitted(tcp.up, fd, rank);
             }
             Purpose::Keepalive => {
-                let token = KEEPALIVES + self.number();
-                if tcp.table.sets.poll.add(fd.as_fd(), token).is_ok() {
-                    self.keepalives.insert(token, Keepalive { fd, rank: None });
-                }
+                tune(fd.as_fd(), tcp, rank, &Purpose::Keepalive);
+                self.keep_watch(tcp, fd, rank);
             }
             Purpose::Probe | Purpose::Meeting => {}
         }
@@ -535,26 +578,15 @@ fn settle(tcp: Tcp<'_>, dial: &mut Dial, number: u64) {
     }
 }
 
-/// Whether descriptors or memory of this side have run out.
-fn is_lack(error: &io::Error) -> bool {
-    let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
-    error.raw_os_error().is_none_or(|number| lacks.contains(&number))
+fn is_keepalive(purpose: &ConnectPurpose) -> bool {
+    matches!(purpose, ConnectPurpose::Keepalive)
 }
 
-fn other(error: Error) -> io::Error {
-    io::Error::other(error.to_string())
-}
-
-fn nonce() -> io::Result<[u8; 32]> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
-    Ok(bytes)
-}
-
-/// What the kernel can do for a connection; one that cannot be had is done without.
-fn tune(fd: BorrowedFd<'_>, tcp: Tcp<'_>, purpose: &Purpose) {
+/// What the kernel can do for a connection with `rank`; one that cannot be had is done without. It
+/// need not ask whether its own machine is there.
+fn tune(fd: BorrowedFd<'_>, tcp: Tcp<'_>, rank: Rank, purpose: &Purpose) {
     let _ = tcp::set_no_delay(fd);
-    if *purpose == Purpose::Keepalive {
+    if *purpose == Purpose::Keepalive && !tcp.up.ranks().shares_machine(rank) {
         let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
     }

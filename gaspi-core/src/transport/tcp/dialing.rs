@@ -4,7 +4,7 @@
 //! a rank is reached, or why it is not.
 
 use crate::ids::Rank;
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transport::tcp::connection::Connection;
 use crate::wire::handshake::Purpose;
 use std::collections::HashMap;
@@ -44,6 +44,21 @@ pub(crate) struct Dialing {
     addresses: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why ranks cannot be reached.
     last_errors: Mutex<HashMap<Rank, String>>,
+    /// Ranks of this machine with which there is a keepalive connection, or, as yet, shall be one.
+    watches: Mutex<HashMap<Rank, Watch>>,
+    /// Whether this rank hears of ends along the tree, or cannot.
+    hears_of_ends: AtomicBool,
+}
+
+/// A keepalive connection with a rank of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// Nobody has asked for it before.
+    New,
+    Wanted,
+    Made,
+    /// This side lacks what it takes, or the peer does not answer.
+    Unavailable,
 }
 
 impl Dialing {
@@ -55,6 +70,37 @@ impl Dialing {
     /// What is to be connected to.
     pub(super) fn take_wanted(&self) -> Vec<(Rank, ConnectPurpose)> {
         std::mem::take(&mut self.wanted.lock())
+    }
+
+    /// Asks whether `rank` is watched, and takes note that it shall be.
+    pub(super) fn watch(&self, rank: Rank) -> Watch {
+        let mut watches = self.watches.lock();
+        let known = watches.get(&rank).copied().unwrap_or(Watch::New);
+        if known == Watch::New {
+            watches.insert(rank, Watch::Wanted);
+        }
+        known
+    }
+
+    /// `rank` is watched from now on, or cannot be.
+    pub(super) fn settle_watch(&self, rank: Rank, watch: Watch) {
+        self.watches.lock().insert(rank, watch);
+    }
+
+    /// `rank` is not watched, and has to be asked for again.
+    pub(super) fn unwatched(&self, rank: Rank) {
+        self.watches.lock().remove(&rank);
+    }
+
+    /// The connection by which this rank hears of ends is made, is not needed, or cannot be made;
+    /// whether that is news.
+    pub(super) fn set_hears_of_ends(&self) -> bool {
+        !self.hears_of_ends.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether that has been settled.
+    pub(crate) fn hears_of_ends(&self) -> bool {
+        self.hears_of_ends.load(Ordering::Acquire)
     }
 
     /// How `rank` is reached from now on.

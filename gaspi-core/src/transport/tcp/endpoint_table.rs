@@ -17,7 +17,7 @@ use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connection_epoch::fail_puts;
 use crate::transport::tcp::connections::Connections;
 use crate::transport::tcp::corked::Corked;
-use crate::transport::tcp::dialing::{ConnectPurpose, Dialing};
+use crate::transport::tcp::dialing::{ConnectPurpose, Dialing, Watch};
 use crate::transport::tcp::poll_sets::PollSets;
 use crate::transport::tcp::polling::Polling;
 use crate::transport::tcp::receive::Receiver;
@@ -56,6 +56,8 @@ pub(crate) struct EndpointTable {
     suspected: Mutex<HashSet<Rank>>,
     /// Whether there are ranks of other nodes, so that callers look after the sockets.
     pub(crate) remote: bool,
+    /// Whether ends are told along a tree of ranks, since not all are connected from the beginning.
+    pub(crate) tells_ends: bool,
 }
 
 impl EndpointTable {
@@ -79,7 +81,13 @@ impl EndpointTable {
             identity,
             suspected: Mutex::default(),
             remote,
+            tells_ends: false,
         })
+    }
+
+    /// The same where ends are told along a tree of ranks, if there are those of other nodes.
+    pub(crate) fn telling_ends(self, tells_ends: bool) -> EndpointTable {
+        EndpointTable { tells_ends: tells_ends && self.remote, ..self }
     }
 
     /// Takes a connection that a rank of the same node has opened.
@@ -175,6 +183,8 @@ impl EndpointTable {
         let peer = connection.peer().map(Rank).filter(|peer| asks && !up.ranks().is_leaving(*peer));
         if let Some(peer) = peer {
             self.suspect(up, peer);
+        } else if let Some(peer) = connection.peer().map(Rank).filter(|_| !connection.local) {
+            self.keep_watched(up, peer);
         }
     }
 
@@ -212,7 +222,34 @@ impl EndpointTable {
         }
         if let Some(peer) = broken {
             self.suspect(up, peer);
+        } else if let Some(peer) = peer.filter(|_| left.is_none()) {
+            self.keep_watched(up, peer);
         }
+    }
+
+    /// Whether news of the end of `peer`, of another node, come without a connection for requests,
+    /// as far as they can. If not, that is seen to.
+    fn keep_watched(&self, up: &dyn Upcalls, peer: Rank) -> bool {
+        // The hosts of others have been watched since there was a connection.
+        let beside = up.ranks().shares_machine(peer);
+        if !beside || up.ranks().liveness(peer) != liveness::JOINED || up.ranks().is_leaving(peer) {
+            return true;
+        }
+        let watch = self.dialing.watch(peer);
+        if watch == Watch::New {
+            self.want(peer, ConnectPurpose::Keepalive);
+        }
+        matches!(watch, Watch::Made | Watch::Unavailable)
+    }
+
+    /// A rank of this machine is watched from now on, or cannot be: a connection that neither side
+    /// uses may go.
+    pub(super) fn watch_settled(&self, up: &dyn Upcalls, rank: Rank, watch: Watch) {
+        self.dialing.settle_watch(rank, watch);
+        for connection in self.connections.with(rank) {
+            self.let_go(up, &connection);
+        }
+        up.ranks().wake_own();
     }
 
     /// Connections with ranks of other nodes.
@@ -239,7 +276,7 @@ impl EndpointTable {
             up.completed(peer, stream, count, Ok(()));
         }
         up.ranks().wake_own();
-        self.let_go(connection);
+        self.let_go(up, connection);
     }
 
     /// Acknowledges what a peer has put here on a connection, if `flush` says so; whether that is
@@ -276,6 +313,10 @@ impl EndpointTable {
             // It is being made: the peer may use it already, and what waits on it goes out first.
             return false;
         }
+        if !self.keep_watched(up, rank) {
+            // With the connection the news of the peer's end would go.
+            return false;
+        }
         let released = connection.release(&self.sets.data);
         if released {
             self.connections.use_another(rank, &connection);
@@ -285,10 +326,13 @@ impl EndpointTable {
 
     /// Ends a connection that the peer has released, unless this rank has asked for something on it
     /// that is under way.
-    pub(crate) fn let_go(&self, connection: &Connection) {
+    pub(crate) fn let_go(&self, up: &dyn Upcalls, connection: &Connection) {
         let Some(peer) = connection.peer().filter(|_| connection.is_released_by_peer()) else {
             return;
         };
+        if !connection.local && !self.keep_watched(up, Rank(peer)) {
+            return;
+        }
         let awaits_answers = || self.requests.has_any_on(connection.token);
         if connection.let_go(&self.sets.data, awaits_answers) {
             self.connections.use_another(Rank(peer), connection);

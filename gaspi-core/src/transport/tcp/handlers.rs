@@ -62,7 +62,7 @@ impl<'a> Tcp<'a> {
             Action::Refuse { stream, answer } => {
                 connection.answer_in_stream(data, stream.queue, Item::Frame(answer));
             }
-            Action::Answered => self.table.let_go(connection),
+            Action::Answered => self.table.let_go(self.up, connection),
             Action::Abort => return Err(Broken),
             Action::Own(frame) => self.handle_own(connection, peer, frame)?,
         }
@@ -92,7 +92,7 @@ impl<'a> Tcp<'a> {
             }
             Frame::Release => {
                 connection.note_release();
-                self.table.let_go(connection);
+                self.table.let_go(self.up, connection);
             }
             // The first frame of a connection comes once; the others are the target's.
             _ => return Err(Broken),

@@ -1,5 +1,6 @@
 //! One address that is being tried: the handshake and the welcome, as bytes over a socket.
 
+use crate::error::Error;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::wire::handshake::{Client, Server, State};
@@ -162,4 +163,20 @@ fn hear_welcome(fd: BorrowedFd<'_>) -> Outcome {
             _ => ended(&error.to_string()),
         },
     }
+}
+
+/// Whether descriptors or memory of this side have run out.
+pub(super) fn is_lack(error: &io::Error) -> bool {
+    let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
+    error.raw_os_error().is_none_or(|number| lacks.contains(&number))
+}
+
+pub(super) fn other(error: Error) -> io::Error {
+    io::Error::other(error.to_string())
+}
+
+pub(super) fn nonce() -> io::Result<[u8; 32]> {
+    let mut bytes = [0; 32];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(bytes)
 }

@@ -1,55 +1,235 @@
 //! Keepalive connections: idle connections whose end tells that a host is gone, or a rank.
 //!
-//! The kernel asks the other one each second whether it is there. A rank that leaves says so on
-//! those by which others watch it, and nothing else is ever said.
+//! The kernel asks the other one each second whether it is there. One serves both ranks, and each
+//! rank has one with each node of other machines. A rank of the same machine needs none while there
+//! is a connection with it, whose end tells as much; it is watched before that one is let go. A
+//! rank that leaves says so on all of them. Else only ends are told ([`ends`](super::ends)).
 
-use super::{ConnectPurpose, Connector, Dial};
+use super::{Again, ConnectPurpose, Connector, GRACE};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
-use crate::wire::handshake::Purpose;
+use crate::transport::tcp::dialing::Watch;
+use crate::transport::tcp::poll_sets::KEEPALIVES;
+use crate::wire::keepalive::KeepaliveMessage;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
-
-/// What a rank says that leaves, to those who watch it.
-const FAREWELL: u8 = 2;
+use std::time::{Duration, Instant};
 
 /// A connection whose end tells something.
 #[derive(Debug)]
 pub(super) struct Keepalive {
     pub(super) fd: OwnedFd,
-    /// Whom it watches; `None` for those by which others watch this rank.
-    pub(super) rank: Option<Rank>,
+    /// The rank on the other side.
+    pub(super) rank: Rank,
+    /// What has come of something that is said, and what is still to be sent.
+    incoming: Vec<u8>,
+    outgoing: Vec<u8>,
+    /// This rank has said that it leaves.
+    takes_leave: bool,
+    /// The other side has said so.
+    peer_leaves: bool,
+    /// The other side has said its last word.
+    closed: bool,
+    /// This side says nothing more.
+    mute: bool,
+}
+
+impl Keepalive {
+    pub(super) fn new(fd: OwnedFd, rank: Rank) -> Keepalive {
+        let (incoming, outgoing) = (Vec::new(), Vec::new());
+        let (takes_leave, peer_leaves, closed, mute) = (false, false, false, false);
+        Keepalive { fd, rank, incoming, outgoing, takes_leave, peer_leaves, closed, mute }
+    }
+
+    /// Says something, unless this side has ended.
+    fn say(&mut self, what: &[KeepaliveMessage]) {
+        if !self.mute {
+            what.iter().for_each(|said| said.encode(&mut self.outgoing));
+        }
+    }
+
+    /// Says that this rank leaves.
+    fn take_leave(&mut self) {
+        if !self.mute && !self.takes_leave {
+            self.say(&[KeepaliveMessage::Farewell]);
+            self.takes_leave = true;
+        }
+    }
+
+    /// The other side leaves. What it says until it closes is heard. Nothing is said to it any
+    /// more, by which it knows that it has been heard; but where this rank leaves too, what it
+    /// hears until it has closed goes to those `before` it.
+    fn hear_out(&mut self, before: bool) {
+        self.peer_leaves = true;
+        self.mute = !self.takes_leave || !before;
+        if !self.takes_leave {
+            self.flush();
+            socket::end_sending(self.fd.as_fd());
+        }
+    }
+
+    /// Sends as much as there is room for. Who has gone needs to be told nothing.
+    fn flush(&mut self) {
+        while !self.outgoing.is_empty() {
+            let (pointer, len) = (self.outgoing.as_mut_ptr(), self.outgoing.len());
+            let pieces = [Piece { pointer, len }, Piece::of(&[])];
+            // SAFETY: a buffer that lives across the call.
+            match unsafe { socket::send(self.fd.as_fd(), pieces, &[]) } {
+                Ok(sent) => drop(self.outgoing.drain(..sent)),
+                Err(error) if socket::is_full(&error) => return,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => self.outgoing.clear(),
+            }
+        }
+    }
+
+    /// What has come, and whether the other side has closed.
+    fn hear(&mut self) -> (Vec<KeepaliveMessage>, bool) {
+        let (mut all, mut bytes) = (Vec::new(), [0u8; 1024]);
+        loop {
+            let piece = Piece { pointer: bytes.as_mut_ptr(), len: bytes.len() };
+            // SAFETY: the array is writable.
+            match unsafe { socket::receive_bytes(self.fd.as_fd(), piece) } {
+                Ok(0) => return (all, true),
+                Ok(len) => self.incoming.extend_from_slice(&bytes[..len]),
+                Err(error) => {
+                    let open = matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    );
+                    return (all, !open);
+                }
+            }
+            let mut left = self.incoming.as_slice();
+            loop {
+                match KeepaliveMessage::decode(&mut left) {
+                    Ok(Some(said)) => all.push(said),
+                    Ok(None) => break,
+                    // Whoever says such things is not listened to any more.
+                    Err(_) => return (all, true),
+                }
+            }
+            self.incoming = left.to_vec();
+        }
+    }
+}
+
+/// What one keepalive connection is enough for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Watched {
+    /// One of another machine.
+    Node(u64),
+    /// One of this machine.
+    Rank(Rank),
+}
+
+impl Tcp<'_> {
+    /// What a keepalive connection with `rank` watches.
+    pub(super) fn watched_by(self, rank: Rank) -> Watched {
+        if self.up.ranks().shares_machine(rank) {
+            Watched::Rank(rank)
+        } else {
+            Watched::Node(self.up.ranks().cards[rank.index()].node)
+        }
+    }
+
+    /// The ranks of the machine of `rank`.
+    fn of_machine(self, rank: Rank) -> impl Fn(Rank) -> bool {
+        let cards = &self.up.ranks().cards;
+        let machine = cards[rank.index()].machine;
+        move |peer: Rank| cards[peer.index()].machine == machine
+    }
 }
 
 impl Connector {
-    /// Whether a rank of the same node is watched already.
+    /// Whether there is a keepalive connection that watches what one with `rank` would.
     pub(super) fn has_keepalive(&self, tcp: Tcp<'_>, rank: Rank) -> bool {
-        let node = tcp.up.ranks().cards[rank.index()].node;
-        let of_node = |rank: Rank| tcp.up.ranks().cards[rank.index()].node == node;
-        let watched = self.keepalives.values().filter_map(|keepalive| keepalive.rank).any(of_node);
-        let about_to =
-            |dial: &Dial| dial.purpose.on_wire() == Purpose::Keepalive && of_node(dial.rank);
-        watched || self.dials.values().any(about_to)
+        self.watched.contains_key(&tcp.watched_by(rank))
     }
 
-    /// Something came on a keepalive connection: a farewell, or its end.
-    pub(super) fn serve_keepalive(&mut self, tcp: Tcp<'_>, token: u64) {
-        let Some(keepalive) = self.keepalives.get(&token) else { return };
-        let error = tcp::outcome(keepalive.fd.as_fd()).err();
-        let said = hear(keepalive.fd.as_fd());
-        if let (Heard::Farewell, Some(rank)) = (&said, keepalive.rank) {
-            tcp.up.ranks().note_goodbye(rank);
-        }
-        if error.is_none() && said != Heard::End {
+    /// Has the host of `rank` watched, with which a connection is made: at once, or after the rank
+    /// has had time to see to that itself.
+    pub(super) fn watch_host(&mut self, tcp: Tcp<'_>, rank: Rank, at_once: bool) {
+        if tcp.up.ranks().shares_machine(rank) || self.has_keepalive(tcp, rank) {
             return;
         }
-        let Some(keepalive) = self.keepalives.remove(&token) else { return };
-        tcp.table.sets.poll.remove(keepalive.fd.as_fd());
-        let Some(rank) = keepalive.rank else { return };
+        if at_once {
+            self.begin(tcp, rank, ConnectPurpose::Keepalive);
+        } else {
+            self.watch_later(rank, GRACE);
+        }
+    }
+
+    /// Makes a keepalive connection with `rank` after some time unless there is one then.
+    pub(super) fn watch_later(&mut self, rank: Rank, patience: Duration) {
+        let (now, purpose) = (Instant::now(), ConnectPurpose::Keepalive);
+        self.again.push(Again { at: now + patience, rank, purpose, since: now });
+    }
+
+    /// A keepalive connection with `rank` has been made, by either side.
+    pub(super) fn keep_watch(&mut self, tcp: Tcp<'_>, fd: OwnedFd, rank: Rank) {
+        let token = KEEPALIVES + self.number();
+        if tcp.table.sets.poll.add(fd.as_fd(), token).is_err() {
+            if tcp.up.ranks().shares_machine(rank) && !self.has_keepalive(tcp, rank) {
+                tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
+            }
+            return;
+        }
+        *self.watched.entry(tcp.watched_by(rank)).or_default() += 1;
+        let mut keepalive = Keepalive::new(fd, rank);
+        if let Some(ends) = &self.ends {
+            keepalive.say(ends.told());
+            if self.leaves {
+                keepalive.take_leave();
+            }
+            keepalive.flush();
+        }
+        self.keepalives.insert(token, keepalive);
+        if tcp.up.ranks().shares_machine(rank) {
+            tcp.table.watch_settled(tcp.up, rank, Watch::Made);
+        }
+    }
+
+    /// One has ended.
+    fn end_watch(&mut self, tcp: Tcp<'_>, token: u64) -> Option<Rank> {
+        let Keepalive { fd, rank, .. } = self.keepalives.remove(&token)?;
+        tcp.table.sets.poll.remove(fd.as_fd());
+        let watched = tcp.watched_by(rank);
+        if let Some(count) = self.watched.get_mut(&watched) {
+            *count -= 1;
+            if *count == 0 {
+                self.watched.remove(&watched);
+                tcp.table.dialing.unwatched(rank);
+            }
+        }
+        Some(rank)
+    }
+
+    /// Something came on a keepalive connection: what is said, or its end.
+    pub(super) fn serve_keepalive(&mut self, tcp: Tcp<'_>, token: u64) {
+        let Some(keepalive) = self.keepalives.get_mut(&token) else { return };
+        let error = tcp::outcome(keepalive.fd.as_fd()).err();
+        let (rank, (said, ended)) = (keepalive.rank, keepalive.hear());
+        if let Some(ends) =
+            self.ends.as_ref().filter(|_| said.contains(&KeepaliveMessage::Farewell))
+        {
+            keepalive.hear_out(ends.is_before(rank, tcp.up.ranks().me));
+        }
+        let over = error.is_some() || ended;
+        if over && keepalive.takes_leave {
+            // It may be told of others who leave, until this rank closes too.
+            keepalive.closed = true;
+            tcp.table.sets.poll.remove(keepalive.fd.as_fd());
+        }
+        let leaves = keepalive.takes_leave;
+        said.into_iter().for_each(|said| self.heard(tcp, rank, said));
+        if !over || leaves {
+            return;
+        }
+        let Some(rank) = self.end_watch(tcp, token) else { return };
         let silent = error.is_some_and(|error| {
             let silence = [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH];
             error.raw_os_error().is_some_and(|number| silence.contains(&number))
@@ -57,29 +237,29 @@ impl Connector {
         if silent {
             self.fell_silent(tcp, rank);
         } else {
-            // Its goodbye may still be unread, on another connection.
-            self.begin(tcp, rank, ConnectPurpose::Doubt);
+            // Its goodbye may still be unread, on another connection, if it can have said it there.
+            let elsewhere = self.ends.is_none() || tcp.is_connected(rank);
+            let purpose = if elsewhere { ConnectPurpose::Doubt } else { ConnectPurpose::Probe };
+            if elsewhere || tcp.up.ranks().liveness(rank) == liveness::JOINED {
+                self.begin(tcp, rank, purpose);
+            }
             self.open_another_keepalive(tcp, rank);
         }
     }
 
     /// Hears what `rank` has said on a keepalive connection of it.
-    pub(super) fn hear_farewell(&self, tcp: Tcp<'_>, rank: Rank) {
-        let mut keepalives =
-            self.keepalives.values().filter(|keepalive| keepalive.rank == Some(rank));
-        if keepalives.any(|keepalive| hear(keepalive.fd.as_fd()) == Heard::Farewell) {
-            tcp.up.ranks().note_goodbye(rank);
-        }
+    pub(super) fn hear_farewell(&mut self, tcp: Tcp<'_>, rank: Rank) {
+        let of_it = self.keepalives.values_mut().filter(|keepalive| keepalive.rank == rank);
+        let said: Vec<KeepaliveMessage> = of_it.flat_map(|keepalive| keepalive.hear().0).collect();
+        said.into_iter().for_each(|said| self.heard(tcp, rank, said));
     }
 
     /// A keepalive connection to the host of `rank` has not heard anything. It only asks now and
     /// then; where the host was heard meanwhile on another connection, it is watched again.
     pub(super) fn fell_silent(&mut self, tcp: Tcp<'_>, rank: Rank) {
-        let node = tcp.up.ranks().cards[rank.index()].node;
-        let of_node = |peer: Rank| tcp.up.ranks().cards[peer.index()].node == node;
         let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         let limit = Duration::from_secs(u64::from(interval_s) * u64::from(probes));
-        if tcp.table.connections.heard_last(of_node).is_some_and(|ago| ago < limit) {
+        if tcp.table.connections.heard_last(tcp.of_machine(rank)).is_some_and(|ago| ago < limit) {
             let host = &tcp.up.ranks().cards[rank.index()].host;
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
             self.begin(tcp, rank, ConnectPurpose::KeepaliveAgain);
@@ -90,21 +270,61 @@ impl Connector {
 
     /// Tells those who watch this rank that it has left properly: some may have no other
     /// connection.
-    pub(crate) fn say_farewell(&self) {
-        for keepalive in self.keepalives.values().filter(|keepalive| keepalive.rank.is_none()) {
-            let pieces = [Piece::of(&[FAREWELL]), Piece::of(&[])];
-            // SAFETY: a slice that lives across the call. Who has gone needs to be told nothing;
-            // for all others there is room, since nothing else is ever sent.
-            let _ = unsafe { socket::send(keepalive.fd.as_fd(), pieces, &[]) };
+    pub(crate) fn say_farewell(&mut self) {
+        self.leaves = true;
+        for keepalive in self.keepalives.values_mut() {
+            keepalive.take_leave();
+            keepalive.flush();
         }
+    }
+
+    /// Tells all with whom there is a keepalive connection.
+    pub(super) fn say_to_all(&mut self, what: &[KeepaliveMessage]) {
+        for keepalive in self.keepalives.values_mut() {
+            keepalive.say(what);
+            if !keepalive.outgoing.is_empty() {
+                keepalive.flush();
+            }
+        }
+    }
+
+    /// Whether something is still to be sent.
+    pub(super) fn has_unsent(&self) -> bool {
+        self.keepalives.values().any(|keepalive| !keepalive.outgoing.is_empty())
+    }
+
+    /// Whether somebody has heard that this rank leaves who tells others.
+    pub(super) fn is_heard(&self, tcp: Tcp<'_>) -> bool {
+        let hears = |of: &Keepalive| match of.peer_leaves {
+            true => self.is_before(tcp, of.rank),
+            false => of.closed,
+        };
+        self.keepalives.values().any(|keepalive| keepalive.takes_leave && hears(keepalive))
+    }
+
+    /// Whether this rank, which leaves, has to be heard by others, or to hear what those behind it
+    /// say who leave too.
+    pub(crate) fn has_to_stay(&self, tcp: Tcp<'_>) -> bool {
+        let Some(ends) = &self.ends else { return false };
+        if self.has_unauthenticated() {
+            // Who has connected would take it for dead.
+            return true;
+        }
+        let is_done = |of: &Keepalive| of.closed || of.peer_leaves && self.is_before(tcp, of.rank);
+        let unheard = !self.is_heard(tcp) && ends.others_live();
+        unheard || !self.keepalives.values().all(is_done)
     }
 
     /// Watches another rank of the same node, if there is one that is connected.
     fn open_another_keepalive(&mut self, tcp: Tcp<'_>, than: Rank) {
-        let node = tcp.up.ranks().cards[than.index()].node;
-        let other = (0..tcp.up.ranks().size).map(|rank| Rank(rank as u16)).find(|rank| {
-            let same = tcp.up.ranks().cards[rank.index()].node == node && *rank != than;
-            same && tcp.up.ranks().liveness(*rank) == liveness::JOINED
+        let ranks = tcp.up.ranks();
+        if ranks.shares_machine(than) || self.has_keepalive(tcp, than) {
+            return;
+        }
+        let other = ranks.all().find(|rank| {
+            *rank != than
+                && tcp.watched_by(*rank) == tcp.watched_by(than)
+                && ranks.liveness(*rank) == liveness::JOINED
                 && tcp.table.connections.is_established(*rank)
         });
         if let Some(other) = other {
@@ -113,35 +333,17 @@ impl Connector {
     }
 }
 
-/// What the other side of a connection says on which nothing has to be said.
-#[derive(Debug, PartialEq, Eq)]
-enum Heard {
-    /// Nothing, or what nobody expects.
-    Nothing,
-    /// That its rank has left the job.
-    Farewell,
-    /// It has closed.
-    End,
-}
-
-fn hear(fd: BorrowedFd<'_>) -> Heard {
+/// Whether the other side of a connection on which nothing has to be said has closed.
+pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
     let mut byte = [0u8; 1];
     let piece = Piece { pointer: byte.as_mut_ptr(), len: byte.len() };
     // SAFETY: the array is writable.
     match unsafe { socket::receive_bytes(fd, piece) } {
-        Ok(0) => Heard::End,
-        Ok(_) if byte == [FAREWELL] => Heard::Farewell,
-        Ok(_) => Heard::Nothing,
-        Err(error) => match error.kind() {
-            io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Heard::Nothing,
-            _ => Heard::End,
-        },
+        Ok(len) => len == 0,
+        Err(error) => {
+            !matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
+        }
     }
-}
-
-/// Whether the other side has closed.
-pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
-    hear(fd) == Heard::End
 }
 
 /// The kernel asks so often at most.
@@ -159,14 +361,14 @@ pub(super) fn probes(dead_after: Duration) -> (u16, u8) {
 impl Tcp<'_> {
     /// The host of `rank` does not answer any more.
     fn host_vanished(self, rank: Rank) {
-        let (node, host) =
-            (self.up.ranks().cards[rank.index()].node, &self.up.ranks().cards[rank.index()].host);
+        let host = &self.up.ranks().cards[rank.index()].host;
         log::warn!(
             "host {host} has not answered for {} s",
             self.table.identity.dead_after.as_secs()
         );
-        for card in self.up.ranks().cards.iter().filter(|card| card.node == node) {
-            self.up.ended(card.rank);
+        let of_it = self.of_machine(rank);
+        for rank in self.up.ranks().all().filter(|rank| of_it(*rank)) {
+            self.up.ended(rank);
         }
     }
 }

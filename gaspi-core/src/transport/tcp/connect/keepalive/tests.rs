@@ -5,8 +5,7 @@ use crate::bootstrap::Job;
 use crate::config::{Config, Topology};
 use crate::runtime::{PendingInit, Runtime};
 use crate::timeout::Timeout;
-use crate::transport::tcp::poll_sets::KEEPALIVES;
-use crate::wire::handshake::{Client, Peer, Secret};
+use crate::wire::handshake::{Client, Peer, Purpose, Secret};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -18,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// After this an address does not lead there.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
 
-/// Two ranks on nodes of their own, not connected with each other.
+/// Two ranks on nodes of their own, not connected with each other but by a keepalive connection.
 fn two_ranks(id: &str) -> [Runtime; 2] {
     let join = |rank: u16| {
         let job = Job::in_process(id, Rank(rank), 2).on_node(rank.into());
@@ -74,9 +73,10 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
             std::thread::yield_now();
         }
         say(&mut stream, &mut client);
-        let mut said = Vec::new();
+        let (mut said, mut farewell) = (Vec::new(), Vec::new());
         stream.read_to_end(&mut said).expect("it closes properly");
-        assert_eq!(said, [FAREWELL]);
+        KeepaliveMessage::Farewell.encode(&mut farewell);
+        assert_eq!(said, farewell);
     });
     drop(a);
 }
@@ -84,17 +84,19 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
 #[test]
 fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
     let [a, b] = two_ranks("unheard");
+    let inner = a.inner();
     let (keepalive, mut of_watched) = UnixStream::pair().expect("sockets");
     keepalive.set_nonblocking(true).expect("a socket");
-    of_watched.write_all(&[FAREWELL]).expect("it is heard");
+    let mut farewell = Vec::new();
+    KeepaliveMessage::Farewell.encode(&mut farewell);
+    of_watched.write_all(&farewell).expect("it is heard");
+    // Nobody else hears it, or looks whether it lives.
+    inner.endpoints.stream.polling.stop();
+    inner.endpoints.stream.sets.wakeup.wake();
     b.term(LIMIT).expect("term");
     drop(b);
-    let inner = a.inner();
-    assert_eq!(inner.ranks.liveness(Rank(1)), liveness::JOINED, "nobody has told it");
     let mut connecting = Connector::new(inner.tcp());
-    connecting
-        .keepalives
-        .insert(KEEPALIVES, Keepalive { fd: keepalive.into(), rank: Some(Rank(1)) });
+    connecting.keepalives.insert(KEEPALIVES, Keepalive::new(keepalive.into(), Rank(1)));
     connecting.begin(inner.tcp(), Rank(1), ConnectPurpose::Probe);
     let begin = Instant::now();
     while connecting.is_busy() {

@@ -1,0 +1,157 @@
+//! Along which edges ranks tell each other of ends: a binomial tree of the ranks of each node, and
+//! one of the nodes, of which the lowest living rank speaks.
+//!
+//! Invariant: a parent comes before its child in the order of the nodes and of the ranks in them,
+//! so that edges form no circle, whatever each rank knows of who lives.
+
+use crate::ids::Rank;
+use std::collections::HashMap;
+
+/// The place of one rank in the tree.
+#[derive(Debug)]
+pub(crate) struct EndsTree {
+    /// The ranks of each node, ascending.
+    nodes: Vec<Vec<Rank>>,
+    node: usize,
+    position: usize,
+    /// Where each rank stands in the order of the nodes and of the ranks in them.
+    place: Vec<u32>,
+}
+
+impl EndsTree {
+    /// The place of `me`, where `node_of` tells the node of each rank of a job.
+    pub(crate) fn new(me: Rank, node_of: &[u64]) -> EndsTree {
+        let mut nodes: Vec<Vec<Rank>> = Vec::new();
+        let mut at = HashMap::new();
+        for (rank, node) in node_of.iter().enumerate() {
+            let index = *at.entry(*node).or_insert(nodes.len());
+            if index == nodes.len() {
+                nodes.push(Vec::new());
+            }
+            nodes[index].push(Rank(rank as u16));
+        }
+        let node = at[&node_of[me.index()]];
+        let position = nodes[node].iter().position(|rank| *rank == me).unwrap_or(0);
+        let mut place = vec![0; node_of.len()];
+        for (rank, at) in nodes.iter().flatten().zip(0..) {
+            place[rank.index()] = at;
+        }
+        EndsTree { nodes, node, position, place }
+    }
+
+    /// Whether `rank` comes before `other`, as a parent does before its child.
+    pub(crate) fn is_before(&self, rank: Rank, other: Rank) -> bool {
+        self.place[rank.index()] < self.place[other.index()]
+    }
+
+    /// With whom this rank keeps a connection; none for the first one that lives.
+    pub(crate) fn parent(&self, lives: impl Fn(Rank) -> bool) -> Option<Rank> {
+        let own = &self.nodes[self.node];
+        if let Some(position) = parent_of(self.position, |at| lives(own[at])) {
+            return Some(own[position]);
+        }
+        let first_of = |node| self.first_of(node, &lives);
+        parent_of(self.node, |node| first_of(node).is_some()).and_then(first_of)
+    }
+
+    /// Whose parent this rank is, which lives.
+    pub(crate) fn children(&self, lives: impl Fn(Rank) -> bool) -> Vec<Rank> {
+        let own = &self.nodes[self.node];
+        let lives_at = |at: usize| lives(own[at]);
+        let behind = self.position + 1..own.len();
+        let in_node = behind.filter(|at| lives_at(*at));
+        let in_node = in_node.filter(|at| parent_of(*at, lives_at) == Some(self.position));
+        let mut children: Vec<Rank> = in_node.map(|at| own[at]).collect();
+        if parent_of(self.position, lives_at).is_none() {
+            let first_of = |node| self.first_of(node, &lives);
+            let node_lives = |node| first_of(node).is_some();
+            let of_it = |node: &usize| parent_of(*node, node_lives) == Some(self.node);
+            let nodes = (self.node + 1..self.nodes.len()).filter(of_it);
+            children.extend(nodes.filter_map(first_of));
+        }
+        children
+    }
+
+    /// The lowest living rank of a node.
+    fn first_of(&self, node: usize, lives: impl Fn(Rank) -> bool) -> Option<Rank> {
+        self.nodes[node].iter().copied().find(|rank| lives(*rank))
+    }
+}
+
+/// The index without its lowest bit; the next living ancestor if that one is gone, else the lowest
+/// living index.
+fn parent_of(of: usize, lives: impl Fn(usize) -> bool) -> Option<usize> {
+    let mut ancestor = of;
+    while ancestor != 0 {
+        ancestor &= ancestor - 1;
+        if lives(ancestor) {
+            return Some(ancestor);
+        }
+    }
+    (0..of).find(|index| lives(*index))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who tells whom, where these ranks live on nodes of so many.
+    fn parents(size: u16, per_node: u16, lives: impl Fn(Rank) -> bool) -> Vec<Option<Rank>> {
+        let node_of: Vec<u64> = (0..size).map(|rank| u64::from(rank / per_node)).collect();
+        let of = |rank| EndsTree::new(Rank(rank), &node_of).parent(&lives);
+        (0..size).map(of).collect()
+    }
+
+    /// How far a rank is from the first one.
+    fn depth(parents: &[Option<Rank>], rank: usize) -> usize {
+        parents[rank].map_or(0, |parent| {
+            assert!(parent.index() < rank, "{rank} has {parent}");
+            1 + depth(parents, parent.index())
+        })
+    }
+
+    #[test]
+    fn all_that_live_hang_together_whoever_has_ended() {
+        for (size, per_node) in [(1, 1), (2, 1), (3, 2), (24, 2), (33, 1), (64, 8), (70, 16)] {
+            for seed in 0..200u32 {
+                // Each seed leaves others alive, from nearly all to very few.
+                let lives = |rank: Rank| {
+                    let drawn = (seed ^ u32::from(rank.0)).wrapping_mul(0x9E37_79B1) >> 24;
+                    drawn >= seed
+                };
+                let parents = parents(size, per_node, lives);
+                let living = (0..size).map(Rank).filter(|rank| lives(*rank));
+                let roots = living.clone().filter(|rank| parents[rank.index()].is_none());
+                assert_eq!(roots.count(), living.clone().count().min(1), "{size}, {seed}");
+                let node_of: Vec<u64> = (0..size).map(|rank| u64::from(rank / per_node)).collect();
+                for rank in living {
+                    let parent = parents[rank.index()];
+                    let tree = EndsTree::new(rank, &node_of);
+                    assert!(
+                        parent.is_none_or(|parent| lives(parent) && tree.is_before(parent, rank))
+                    );
+                    let has_it = |of: &Rank| lives(*of) && parents[of.index()] == Some(rank);
+                    let mut children: Vec<Rank> = (0..size).map(Rank).filter(has_it).collect();
+                    let mut found = tree.children(lives);
+                    children.sort_unstable();
+                    found.sort_unstable();
+                    assert_eq!(found, children, "of {rank} among {size}, {seed}");
+                    depth(&parents, rank.index());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn connections_of_a_rank_and_the_way_grow_with_the_logarithm() {
+        for (size, per_node) in [(128, 1), (128, 16), (1024, 64), (1000, 3)] {
+            let parents = parents(size, per_node, |_| true);
+            let limit = 2 + size.ilog2() as usize;
+            for rank in 0..usize::from(size) {
+                let children = parents.iter().flatten().filter(|p| p.index() == rank).count();
+                assert!(children <= limit, "{rank} of {size} has {children}");
+                assert!(depth(&parents, rank) <= limit);
+            }
+        }
+    }
+}

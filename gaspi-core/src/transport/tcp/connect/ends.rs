@@ -1,0 +1,252 @@
+//! News of ends in a job whose ranks are not all connected: who has died, and who has left.
+//!
+//! Each rank keeps a keepalive connection with its parent in a tree of the ranks
+//! ([`EndsTree`]), which it chooses anew after each end. It tells all with whom it has a keepalive
+//! connection of each end that it learns of, once, and those with whom it gets one of all ends that
+//! it knows. A rank that leaves says so to its neighbours in the tree, and waits until they have
+//! heard it. Where several leave at once, each waits for those behind it in the tree, so that one
+//! that stays hears of all.
+//!
+//! Invariant: the death of a rank is believed whoever tells it, since death is final for the job. A
+//! rank that refuses a connection may have left: the news of that have [`NEWS_LIMIT`] to come.
+
+use super::{Again, ConnectPurpose, Connector, GRACE, is_keepalive};
+use crate::ids::Rank;
+use crate::policy::ends_tree::EndsTree;
+use crate::transport::shm::area::liveness;
+use crate::transport::tcp::Tcp;
+use crate::wire::keepalive::KeepaliveMessage;
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// How long the news may take that a rank has left which refuses a connection.
+const NEWS_LIMIT: Duration = Duration::from_millis(500);
+
+/// How long a rank that is in the place of one that has ended may take to connect.
+const REPLACED: Duration = Duration::from_millis(300);
+
+/// What is known and told of ends.
+#[derive(Debug)]
+pub(super) struct Ends {
+    tree: EndsTree,
+    /// With whom this rank keeps a connection.
+    parent: Option<Rank>,
+    /// Who should have made one with this rank, until that is seen to.
+    children: Vec<Rank>,
+    /// As of these [`known_ends`](crate::ranks::Ranks::known_ends).
+    seen: Option<(u64, u64)>,
+    /// What has been told, in this order, and of whom.
+    told: Vec<KeepaliveMessage>,
+    is_told: Vec<bool>,
+    /// The parent cannot be reached, and is tried again now and then.
+    unreachable: bool,
+    /// Since when ranks refuse connections. None of them is a parent.
+    refusing: HashMap<Rank, Instant>,
+}
+
+impl Ends {
+    /// Nothing is known yet.
+    pub(super) fn new(tcp: Tcp<'_>) -> Ends {
+        let ranks = tcp.up.ranks();
+        let node_of: Vec<u64> = ranks.cards.iter().map(|card| card.node).collect();
+        Ends {
+            tree: EndsTree::new(ranks.me, &node_of),
+            parent: None,
+            children: Vec::new(),
+            seen: None,
+            told: Vec::new(),
+            is_told: vec![false; node_of.len()],
+            unreachable: false,
+            refusing: HashMap::new(),
+        }
+    }
+
+    /// All that has been told, for those who have not heard it.
+    pub(super) fn told(&self) -> &[KeepaliveMessage] {
+        &self.told
+    }
+
+    /// Takes note of what has changed, which is to be told from now on.
+    fn learn(&mut self, tcp: Tcp<'_>) -> Vec<KeepaliveMessage> {
+        let ranks = tcp.up.ranks();
+        let known = ranks.known_ends();
+        if self.seen == Some(known) {
+            return Vec::new();
+        }
+        self.seen = Some(known);
+        let mut news = Vec::new();
+        for rank in ranks.all().filter(|rank| *rank != ranks.me) {
+            let end = match ranks.liveness(rank) {
+                liveness::DEAD => KeepaliveMessage::Died(rank.0),
+                liveness::LEFT => KeepaliveMessage::Left(rank.0),
+                _ if ranks.is_leaving(rank) => KeepaliveMessage::Left(rank.0),
+                _ => continue,
+            };
+            if !std::mem::replace(&mut self.is_told[rank.index()], true) {
+                news.push(end);
+            }
+        }
+        self.told.extend_from_slice(&news);
+        self.choose_parent();
+        news
+    }
+
+    /// Whether rank `a` comes before `b`.
+    pub(super) fn is_before(&self, a: Rank, b: Rank) -> bool {
+        self.tree.is_before(a, b)
+    }
+
+    /// Whether some live, as far as is known, and may be connected with.
+    pub(super) fn others_live(&self) -> bool {
+        self.told.len() + 1 < self.is_told.len() && !self.unreachable
+    }
+
+    fn choose_parent(&mut self) {
+        let lives = |rank: Rank| !self.is_told[rank.index()] && !self.refusing.contains_key(&rank);
+        self.parent = self.tree.parent(lives);
+        self.children = self.tree.children(lives);
+        self.unreachable = false;
+    }
+}
+
+impl Connector {
+    /// Tells what is news, and sees to the connection with the parent.
+    pub(super) fn tell_ends(&mut self, tcp: Tcp<'_>) {
+        let Some(ends) = &mut self.ends else { return };
+        let news = ends.learn(tcp);
+        let (parent, unreachable) = (ends.parent, ends.unreachable);
+        let children = std::mem::take(&mut ends.children);
+        let patience = if ends.told.is_empty() { GRACE } else { REPLACED };
+        for child in children {
+            // One that has ended before it could connect would be missed by nobody.
+            if !self.leaves && !self.has_keepalive(tcp, child) {
+                self.watch_later(child, patience);
+            }
+        }
+        self.say_to_all(&news);
+        match parent.filter(|_| !self.leaves || !self.is_heard(tcp)) {
+            Some(parent) if !self.has_keepalive(tcp, parent) => {
+                if !unreachable && !self.is_about_to_watch(tcp, parent) {
+                    self.begin(tcp, parent, ConnectPurpose::Keepalive);
+                }
+                if !unreachable {
+                    return;
+                }
+            }
+            _ => {}
+        }
+        if tcp.table.dialing.set_hears_of_ends() {
+            tcp.up.ranks().wake_own();
+        }
+    }
+
+    /// Whether `rank` comes before this one in the tree.
+    pub(super) fn is_before(&self, tcp: Tcp<'_>, rank: Rank) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.is_before(rank, tcp.up.ranks().me))
+    }
+
+    /// Whether a keepalive connection with `rank` will be tried again at once.
+    fn is_about_to_watch(&self, tcp: Tcp<'_>, rank: Rank) -> bool {
+        let (watched, soon) = (tcp.watched_by(rank), Instant::now() + super::AGAIN);
+        let of_it =
+            |again: &Again| is_keepalive(&again.purpose) && tcp.watched_by(again.rank) == watched;
+        self.again.iter().any(|again| of_it(again) && again.at <= soon)
+    }
+
+    /// No keepalive connection with `rank` can be made, which has not ended.
+    pub(super) fn cannot_watch(&mut self, tcp: Tcp<'_>, rank: Rank, reason: &str) {
+        let Some(ends) = &mut self.ends else { return };
+        if ends.parent != Some(rank) {
+            return;
+        }
+        if !std::mem::replace(&mut ends.unreachable, true) {
+            let host = tcp.up.ranks().host_of(rank);
+            log::warn!(
+                "news of ends come late: {rank} on {host}, which is to tell them, cannot be \
+                 reached: {reason}"
+            );
+        }
+        if !self.again.iter().any(|again| again.rank == rank && is_keepalive(&again.purpose)) {
+            self.watch_later(rank, GRACE);
+        }
+    }
+
+    /// Whether `rank`, which refuses a connection, may have left without that having been told yet.
+    pub(super) fn may_have_left(&mut self, tcp: Tcp<'_>, rank: Rank) -> bool {
+        let Some(ends) = &mut self.ends else { return false };
+        let ranks = tcp.up.ranks();
+        if ranks.liveness(rank) != liveness::JOINED || ranks.is_leaving(rank) {
+            return false;
+        }
+        if let Some(since) = ends.refusing.get(&rank) {
+            let may = since.elapsed() < NEWS_LIMIT;
+            if !may {
+                ends.refusing.remove(&rank);
+            }
+            return may;
+        }
+        ends.refusing.insert(rank, Instant::now());
+        ends.choose_parent();
+        true
+    }
+
+    /// `rank` has been reached.
+    pub(super) fn does_not_refuse(&mut self, rank: Rank) {
+        if let Some(ends) = &mut self.ends
+            && ends.refusing.remove(&rank).is_some()
+        {
+            ends.choose_parent();
+        }
+    }
+
+    /// `of` has said something about a rank, or about itself.
+    pub(super) fn heard(&mut self, tcp: Tcp<'_>, of: Rank, said: KeepaliveMessage) {
+        let ranks = tcp.up.ranks();
+        let known = |rank: u16| {
+            let rank = Rank(rank);
+            let other = u32::from(rank.0) < ranks.size && rank != ranks.me;
+            // Of the ranks of its node each one knows by itself.
+            (other && !ranks.is_local(rank)).then_some(rank)
+        };
+        match said {
+            KeepaliveMessage::Farewell => tcp.has_left(of, self.ends.is_some()),
+            _ if self.ends.is_none() => {}
+            KeepaliveMessage::Left(rank) => {
+                if let Some(rank) = known(rank) {
+                    tcp.has_left(rank, true);
+                }
+            }
+            KeepaliveMessage::Died(rank) => {
+                if let Some(rank) = known(rank)
+                    && ranks.liveness(rank) == liveness::JOINED
+                    && !ranks.is_leaving(rank)
+                {
+                    log::info!("{of} tells that {rank} on {} has died", ranks.host_of(rank));
+                    tcp.up.ended(rank);
+                }
+            }
+        }
+    }
+}
+
+impl Tcp<'_> {
+    /// `rank` leaves, as it has said itself, or others have. Where ends are `told`, one with which
+    /// there is no connection has left: nothing comes from it any more.
+    fn has_left(self, rank: Rank, told: bool) {
+        let ranks = self.up.ranks();
+        if ranks.is_local(rank) || ranks.liveness(rank) != liveness::JOINED {
+            return;
+        }
+        ranks.note_goodbye(rank);
+        if told && !self.is_connected(rank) {
+            ranks.area.remote_left(rank);
+            self.up.ended(rank);
+        }
+    }
+
+    /// Whether there is a connection for requests with `rank`, or will be.
+    pub(super) fn is_connected(self, rank: Rank) -> bool {
+        let connections = &self.table.connections;
+        connections.active(rank).is_some() || connections.has(rank)
+    }
+}

@@ -1,0 +1,93 @@
+//! What is said on keepalive connections: that the speaker leaves, and who else has ended.
+
+/// That the speaker leaves.
+const FAREWELL: u8 = 2;
+/// That a rank has died; its number follows.
+const DIED: u8 = 3;
+/// That a rank has left; its number follows.
+const LEFT: u8 = 4;
+
+/// One thing that is said.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeepaliveMessage {
+    /// The speaker leaves the job. It may still tell of others.
+    Farewell,
+    /// A rank has died.
+    Died(u16),
+    /// A rank has left the job.
+    Left(u16),
+}
+
+/// What nobody says.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Nonsense;
+
+impl KeepaliveMessage {
+    /// Appends it.
+    pub(crate) fn encode(self, to: &mut Vec<u8>) {
+        let (kind, rank) = match self {
+            KeepaliveMessage::Farewell => return to.push(FAREWELL),
+            KeepaliveMessage::Died(rank) => (DIED, rank),
+            KeepaliveMessage::Left(rank) => (LEFT, rank),
+        };
+        to.push(kind);
+        to.extend_from_slice(&rank.to_le_bytes());
+    }
+
+    /// Takes the next one off the front; none while it is not complete.
+    ///
+    /// # Errors
+    /// Nothing begins so.
+    pub(crate) fn decode(from: &mut &[u8]) -> Result<Option<KeepaliveMessage>, Nonsense> {
+        let (said, len) = match *from {
+            [] | [DIED | LEFT] | [DIED | LEFT, _] => return Ok(None),
+            [FAREWELL, ..] => (KeepaliveMessage::Farewell, 1),
+            [DIED, low, high, ..] => (KeepaliveMessage::Died(u16::from_le_bytes([*low, *high])), 3),
+            [LEFT, low, high, ..] => (KeepaliveMessage::Left(u16::from_le_bytes([*low, *high])), 3),
+            _ => return Err(Nonsense),
+        };
+        *from = &from[len..];
+        Ok(Some(said))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_said_is_heard_however_it_is_cut() {
+        let all = [
+            KeepaliveMessage::Died(0),
+            KeepaliveMessage::Left(513),
+            KeepaliveMessage::Died(u16::MAX),
+            KeepaliveMessage::Farewell,
+        ];
+        let mut bytes = Vec::new();
+        all.iter().for_each(|said| said.encode(&mut bytes));
+        assert_eq!(bytes, [3, 0, 0, 4, 1, 2, 3, 255, 255, 2]);
+        for cut in 0..=bytes.len() {
+            let (mut heard, mut kept) = (Vec::new(), Vec::new());
+            for part in [&bytes[..cut], &bytes[cut..]] {
+                kept.extend_from_slice(part);
+                let mut left = kept.as_slice();
+                while let Ok(Some(said)) = KeepaliveMessage::decode(&mut left) {
+                    heard.push(said);
+                }
+                kept = left.to_vec();
+            }
+            assert_eq!((heard.as_slice(), kept.len()), (all.as_slice(), 0), "cut at {cut}");
+        }
+    }
+
+    #[test]
+    fn nothing_else_is_heard() {
+        for first in (0..=u8::MAX).filter(|byte| !(FAREWELL..=LEFT).contains(byte)) {
+            assert_eq!(
+                KeepaliveMessage::decode(&mut [first, 0, 0].as_slice()),
+                Err(Nonsense),
+                "{first}"
+            );
+        }
+    }
+}
