@@ -558,22 +558,29 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
 
 
 def _run_predict(call: Call, base: type, dataset: tf.data.Dataset) -> Any:
-    """This rank's outputs; None if it had no batch."""
-    if int(dataset.cardinality()) == 0:
-        return None
+    """This rank's outputs; None if it had no batch, of whose begin and end callbacks are told
+    too.
+    """
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
     arrangement = callback_lists.Arrangement(call.keras, listed, {"frequencies": []}, Hooks(call))
     call.kwargs["callbacks"] = arrangement.list
     call.verbosity()
     try:
-        with call.running():
-            return base.predict(call.model, dataset, **call.kwargs)
+        if int(dataset.cardinality()) == 0:
+            arrangement.tell(call.model, "on_predict_begin")
+        else:
+            with call.running():
+                return base.predict(call.model, dataset, **call.kwargs)
+        arrangement.tell(call.model, "on_predict_end")
     except (ValueError, UnboundLocalError):
-        if call.watch.first is None:
-            return None
-        raise
+        if call.watch.first is not None or int(dataset.cardinality()) == 0:
+            raise
+        # Keras found only after the begin that there is no batch, and may have told of the end.
+        if not arrangement.values.predicted:
+            arrangement.tell(call.model, "on_predict_end")
     finally:
         arrangement.undo()
+    return None
 
 
 # ==== One batch ====
