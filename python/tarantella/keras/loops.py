@@ -155,11 +155,16 @@ def _example(spec: Any) -> Any:
     return None if None in dimensions else tf.zeros(dimensions, spec.dtype)
 
 
+def is_built(model: Any) -> bool:
+    """Whether a model and its layers have their weights."""
+    return getattr(model, "built", True) and (not is_keras3(model) or not _unbuilt_layers(model))
+
+
 def build(model: Any, spec: Any, first: Optional[Callable[[], Any]] = None) -> None:
     """Builds a model that is not built, by a call on zeros of the shape of the data, or else on its
     first slice.
     """
-    if getattr(model, "built", True) and (not is_keras3(model) or not _unbuilt_layers(model)):
+    if is_built(model):
         return
     x = spec[0] if isinstance(spec, tuple) else spec
     example = tf.nest.map_structure(_example, x)
@@ -182,7 +187,8 @@ def _unbuilt_layers(model: Any) -> bool:
 def _prepare(call: Call, source: Optional[Source]) -> None:
     from . import model as models
 
-    if source is not None:
+    # The specification costs as much as the dataset itself: it is traced for it.
+    if source is not None and not is_built(call.model):
         build(
             call.model,
             source.element_spec(),
