@@ -2,15 +2,16 @@
 rivals.
 
 Every figure comes from processes of its own, in rounds: each round runs all variants once, so that
-what else the machine does meets all of them. Of each variant the best round counts, by wall time. A
-variant is a number of ranks of this layer, or of Horovod, or one plain process of Keras without it,
-which is bound to one core. The global batch is the same for all. CPU time is user and system time
-of all ranks.
+what else the machine does meets all of them. Figures are medians: of the epochs of a process, and
+of the rounds; the spread is that of the rounds. A variant is a number of ranks of this layer, or of
+Horovod, or one plain process of Keras without it, which is bound to one core. The global batch is
+the same for all. CPU time is user and system time of all ranks.
 """
 
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -50,11 +51,34 @@ def make_model(keras, name):
     return keras.Sequential([keras.Input((28, 28, 1))] + stack + [layers.Dense(10)])
 
 
+def now():
+    """Wall and CPU time of this process, in seconds."""
+    return time.perf_counter(), time.process_time()
+
+
 def timed(action):
-    """Seconds of wall and CPU time of this process."""
-    begin, cpu = time.perf_counter(), time.process_time()
+    """Seconds of wall and CPU time that an action takes."""
+    begin = now()
     action()
-    return time.perf_counter() - begin, time.process_time() - cpu
+    return tuple(end - start for start, end in zip(begin, now()))
+
+
+def timed_epochs(keras, model, data, epochs):
+    """The same for each epoch of one fit, from the end of one to that of the next, without the
+    first two.
+    """
+    ends = []
+
+    class Ends(keras.callbacks.Callback):
+        """Notes when epochs end."""
+
+        def on_epoch_end(self, epoch, logs=None):
+            """The end of one."""
+            ends.append(now())
+
+    model.fit(data, epochs=epochs + 2, verbose=0, callbacks=[Ends()])
+    pairs = zip(ends[1:], ends[2:])
+    return [tuple(end - start for start, end in zip(*pair)) for pair in pairs]
 
 
 def train(name, variant, epochs):
@@ -96,19 +120,23 @@ def train(name, variant, epochs):
         callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0)]
     model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     first, _ = timed(lambda: model.fit(data.take(1), epochs=1, verbose=0, callbacks=callbacks))
-    model.fit(data, epochs=1, verbose=0)
     found = {"first_step": first, "size": size}
     for what, action in (
-        ("fit", lambda: model.fit(data, epochs=1, verbose=0)),
+        ("fit", None),
+        ("call_of_fit", lambda: model.fit(data.take(1), epochs=1, verbose=0)),
         ("evaluate", lambda: model.evaluate(data, verbose=0)),
         ("predict", lambda: model.predict(images, batch_size=BATCH, verbose=0)),
     ):
         if variant == "horovod" and what != "fit":
             continue
-        action()
-        best = min(timed(action) for _ in range(epochs))
-        cpu = float(total(np.array([best[1]]))[0]) if size > 1 else best[1]
-        found[what] = {"wall": best[0], "cpu": cpu}
+        if action is None:
+            times = timed_epochs(keras, model, data, epochs)
+        else:
+            action()
+            times = [timed(action) for _ in range(epochs)]
+        walls, cpus = (np.array(each) for each in zip(*times))
+        cpus = total(cpus) if size > 1 else cpus
+        found[what] = {"wall": float(np.median(walls)), "cpu": float(np.median(cpus))}
     if rank == 0:
         print(MARK + json.dumps(found), flush=True)
 
@@ -200,7 +228,7 @@ def starts():
 
 
 def compare(options):
-    """Runs all variants in rounds; the best of each, by model and variant."""
+    """Runs all variants in rounds; what the rounds found, by model and variant."""
     variants = [("plain", 1)] + [("tarantella", ranks) for ranks in options.ranks]
     variants += [(rival, ranks) for rival in options.rivals for ranks in options.ranks if ranks > 1]
     found = {}
@@ -208,9 +236,7 @@ def compare(options):
         for name in options.models:
             for variant, ranks in variants:
                 one = run(variant, ranks, name, options.epochs)
-                key = (name, variant, ranks)
-                if key not in found or one["fit"]["wall"] < found[key]["fit"]["wall"]:
-                    found[key] = one
+                found.setdefault((name, variant, ranks), []).append(one)
                 print(
                     "round {}: {} {} x {}: {:.2f} s an epoch, {:.2f} CPU-s".format(
                         number + 1, name, variant, ranks, one["fit"]["wall"], one["fit"]["cpu"]
@@ -220,30 +246,40 @@ def compare(options):
     return found
 
 
+def median(rounds, what, time_of):
+    """The median over rounds of a time."""
+    return statistics.median(one[what][time_of] for one in rounds)
+
+
 def rows(found):
     """Records for the table and the file, each beside the plain process."""
-    for (name, variant, ranks), one in found.items():
+    for (name, variant, ranks), rounds in found.items():
         plain = found[name, "plain", 1]
+        ratios = [one["fit"]["cpu"] / two["fit"]["cpu"] for one, two in zip(rounds, plain)]
         record = {
             "model": name,
             "variant": variant,
             "ranks": ranks,
-            "first_step_s": one["first_step"],
-            "epoch_s": one["fit"]["wall"],
-            "epoch_cpu_s": one["fit"]["cpu"],
-            "throughput_by_plain": plain["fit"]["wall"] / one["fit"]["wall"],
-            "cpu_by_plain": one["fit"]["cpu"] / plain["fit"]["cpu"],
+            "first_step_s": statistics.median(one["first_step"] for one in rounds),
+            "epoch_s": median(rounds, "fit", "wall"),
+            "epoch_cpu_s": median(rounds, "fit", "cpu"),
+            "throughput_by_plain": median(plain, "fit", "wall") / median(rounds, "fit", "wall"),
+            "cpu_by_plain": statistics.median(ratios),
+            "cpu_by_plain_spread": [min(ratios), max(ratios)],
         }
+        if "call_of_fit" in rounds[0]:
+            record["call_of_fit_cpu_s"] = median(rounds, "call_of_fit", "cpu")
         for what in ("evaluate", "predict"):
-            if what in one:
-                record[what + "_throughput_by_plain"] = plain[what]["wall"] / one[what]["wall"]
+            if what in rounds[0]:
+                throughput = median(plain, what, "wall") / median(rounds, what, "wall")
+                record[what + "_throughput_by_plain"] = throughput
         yield record
 
 
 def table(records):
     """The records as text."""
     lines = [
-        "{:<11} {:<11} {:>5} {:>9} {:>9} {:>11} {:>11} {:>9} {:>9}  {}".format(
+        "{:<11} {:<11} {:>5} {:>9} {:>9} {:>11} {:>11} {:>11} {:>9} {:>9}  {}".format(
             "model",
             "variant",
             "ranks",
@@ -251,6 +287,7 @@ def table(records):
             "CPU-s",
             "throughput",
             "CPU-s by 1",
+            "spread",
             "evaluate",
             "predict",
             "goals",
@@ -264,7 +301,8 @@ def table(records):
                 ", throughput {:g}".format(throughput) if throughput else ""
             )
         lines.append(
-            "{:<11} {:<11} {:>5} {:>9.2f} {:>9.2f} {:>10.2f}x {:>10.2f}x {:>9} {:>9}  {}".format(
+            "{:<11} {:<11} {:>5} {:>9.2f} {:>9.2f} {:>10.2f}x {:>10.2f}x {:>11} {:>9} {:>9}"
+            "  {}".format(
                 record["model"],
                 record["variant"],
                 record["ranks"],
@@ -272,6 +310,7 @@ def table(records):
                 record["epoch_cpu_s"],
                 record["throughput_by_plain"],
                 record["cpu_by_plain"],
+                "{:.2f}-{:.2f}".format(*record["cpu_by_plain_spread"]),
                 *(
                     "{:.2f}x".format(record[key]) if key in record else "-"
                     for key in ("evaluate_throughput_by_plain", "predict_throughput_by_plain")
@@ -395,7 +434,7 @@ def parse(words):
         "--rivals", type=lambda words: words.split(","), default=[], help="horovod, where installed"
     )
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--epochs", type=int, default=3, help="in each process; default: 3")
+    parser.add_argument("--epochs", type=int, default=5, help="timed in each process; default: 5")
     parser.add_argument(
         "--to", default=".", metavar="DIR", help="where training.json and the plots go"
     )

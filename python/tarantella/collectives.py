@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import library, ranks
+from . import attendance, library, ranks
 
 
 class ReductionOp(enum.Enum):
@@ -91,7 +91,8 @@ def make_group(numbers: Sequence[int]) -> int:
     library.call("gaspi_group_create", ctypes.byref(group))
     for number in numbers:
         library.call("gaspi_group_add", group.value, number)
-    library.wait("gaspi_group_commit", group.value)
+    attendance.name_group(group.value, numbers)
+    library.wait("gaspi_group_commit", group.value, group=group.value)
     return group.value
 
 
@@ -193,6 +194,7 @@ def _allreduce_one(array: np.ndarray, word: str, number: int) -> np.ndarray:
         operation,
         number,
         None,
+        group=number,
     )
     receive = receive.reshape(array.shape)
     return receive.view(np.bool_) if as_bool else receive
@@ -244,7 +246,13 @@ def broadcast_into(arrays: Sequence[np.ndarray], source: int, number: int) -> No
     for entry, piece in zip(table, pieces):
         entry.data, entry.count, entry.datatype = piece.ctypes.data, piece.size, _type(piece)
     library.wait(
-        "gaspi_coll_broadcast_list", ctypes.addressof(table), len(pieces), source, number, None
+        "gaspi_coll_broadcast_list",
+        ctypes.addressof(table),
+        len(pieces),
+        source,
+        number,
+        None,
+        group=number,
     )
 
 
@@ -252,7 +260,7 @@ def allgather(x: Any, group: Optional[Group] = None) -> Any:
     """The arrays of all ranks, stacked along a new first axis; shapes are the same on all ranks."""
     array = _array(x)
     send = _sendable(array)
-    size = len(_group_ranks(group))
+    number, size = _group_number(group), len(_group_ranks(group))
     receive = np.empty((size,) + send.shape, send.dtype)
     library.wait(
         "gaspi_coll_allgather",
@@ -260,8 +268,9 @@ def allgather(x: Any, group: Optional[Group] = None) -> Any:
         receive.ctypes.data,
         send.size,
         _type(send),
-        _group_number(group),
+        number,
         None,
+        group=number,
     )
     receive = receive.reshape((size,) + array.shape)
     return receive.view(np.bool_) if array.dtype == np.bool_ else receive
@@ -276,7 +285,7 @@ def allgatherv(x: Any, group: Optional[Group] = None) -> Any:
     array = np.atleast_1d(_array(x))
     send = _sendable(array)
     rows = [int(count) for count in allgather(np.int64(array.shape[0]), group)]
-    row = int(np.prod(array.shape[1:], dtype=np.int64))
+    row, number = int(np.prod(array.shape[1:], dtype=np.int64)), _group_number(group)
     counts = (ctypes.c_uint64 * len(rows))(*(count * row for count in rows))
     receive = np.empty((sum(rows),) + array.shape[1:], send.dtype)
     library.wait(
@@ -286,15 +295,17 @@ def allgatherv(x: Any, group: Optional[Group] = None) -> Any:
         ctypes.addressof(counts),
         None,
         _type(send),
-        _group_number(group),
+        number,
         None,
+        group=number,
     )
     return receive.view(np.bool_) if array.dtype == np.bool_ else receive
 
 
 def barrier(group: Optional[Group] = None) -> None:
     """Waits until all ranks have called it."""
-    library.wait("gaspi_coll_barrier", _group_number(group), None)
+    number = _group_number(group)
+    library.wait("gaspi_coll_barrier", number, None, group=number)
 
 
 def broadcast_object(obj: Any, root: int = 0) -> Any:

@@ -34,8 +34,7 @@ def bounds(batch: Any, num_ranks: int, rank: int) -> Tuple[Any, Any]:
     each, more = batch // num_ranks, batch % num_ranks
     if isinstance(batch, (int, np.integer)):
         return each * rank + min(rank, more), each + (1 if rank < more else 0)
-    begin = each * rank + tf.minimum(tf.cast(rank, more.dtype), more)
-    return begin, each + tf.cast(more > rank, more.dtype)
+    return each * rank + tf.minimum(more, rank), (batch + (num_ranks - 1 - rank)) // num_ranks
 
 
 def sizes(batch: int, num_ranks: int) -> List[int]:
@@ -107,11 +106,10 @@ def _batch_of(element: Any) -> Any:
     fixed = [count for count in counts if isinstance(count, int)]
     if fixed:
         return fixed[0]
+    text = tf.constant("the parts of a batch have different numbers of samples")
     with tf.control_dependencies(
         [
-            tf.debugging.assert_equal(
-                count, counts[0], "the parts of a batch have different numbers of samples"
-            )
+            tf.raw_ops.Assert(condition=tf.equal(count, counts[0]), data=[text])
             for count in counts[1:]
         ]
     ):
@@ -141,8 +139,9 @@ def cut(element: Any, num_ranks: int, rank: int) -> Tuple[Any, Dict[str, tf.Tens
     if isinstance(batch, int):
         begin, count = (begin, local) if local else (0, min(1, batch))
     else:
-        begin = tf.where(local > 0, begin, tf.zeros_like(begin))
-        count = tf.maximum(local, tf.minimum(tf.ones_like(batch), batch))
+        # Few operators: an iterator takes time for each of them, once in an epoch.
+        begin = begin * tf.minimum(local, 1)
+        count = tf.maximum(local, tf.minimum(batch, 1))
     part = tf.nest.map_structure(lambda leaf: _take(leaf, begin, count), element)
     return part, {"local": _as_number(local), "global": _as_number(batch)}
 
@@ -157,12 +156,10 @@ def fingerprint(element: Any, batch: Any) -> tf.Tensor:
             leaf = leaf.values
         flat = tf.reshape(leaf, [-1])
         length = tf.size(flat, out_type=tf.int64)
-        places = (
-            tf.range(_FINGERPRINT_VALUES, dtype=tf.int64)
-            * tf.maximum(length - 1, 0)
-            // (_FINGERPRINT_VALUES - 1)
-        )
-        few = tf.gather(flat, places[: tf.minimum(length, _FINGERPRINT_VALUES)])
+        steps = tf.constant(np.arange(_FINGERPRINT_VALUES))
+        places = steps * tf.maximum(length - 1, 0) // (_FINGERPRINT_VALUES - 1)
+        number = tf.minimum(length, _FINGERPRINT_VALUES)
+        few = tf.gather(flat, tf.slice(places, [0], [number]))
         if few.dtype == tf.string:
             few = tf.strings.to_hash_bucket_fast(few, 2**62)
         elif few.dtype == tf.bool:

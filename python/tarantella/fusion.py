@@ -46,14 +46,15 @@ def create(layout: Layout) -> int:
         wire=library.TYPES[layout.wire] if layout.wire else 0,
         background=1,
     )
-    fusion = ctypes.c_uint64()
+    fusion, group = ctypes.c_uint64(), ranks.world_group()
     library.wait(
         "gaspi_fusion_create",
         ctypes.addressof(table),
         len(layout.tensors),
-        ranks.world_group(),
+        group,
         ctypes.addressof(options),
         ctypes.addressof(fusion),
+        group=group,
     )
     return fusion.value
 

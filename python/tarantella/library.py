@@ -11,9 +11,9 @@ import ctypes
 import os
 import re
 import time
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Tuple
 
-from . import log, settings
+from . import attendance, log, settings
 from .errors import LibraryError, RankFailure, WaitTimeout
 
 SUCCESS = 0
@@ -47,6 +47,9 @@ OPERATIONS = {
     "average": 23,
 }
 REVERSE = 1
+
+# Memory of a new segment is zero.
+MEM_INITIALIZED = 1
 
 _rank_t = ctypes.c_ushort
 _group_t = ctypes.c_ubyte
@@ -92,6 +95,8 @@ class FusionOptions(ctypes.Structure):
 _void = ctypes.c_void_p
 _uint64 = ctypes.c_uint64
 _int = ctypes.c_int
+_segment_t = ctypes.c_ubyte
+_queue_t = ctypes.c_ubyte
 _DECLARATIONS = {
     "gaspi_version": [_void],
     "gaspi_proc_init": [_timeout_t],
@@ -103,6 +108,20 @@ _DECLARATIONS = {
     "gaspi_group_add": [_group_t, _rank_t],
     "gaspi_group_commit": [_group_t, _timeout_t],
     "gaspi_group_delete": [_group_t],
+    "gaspi_segment_max": [_void],
+    "gaspi_segment_create": [_segment_t, size_t, _group_t, _timeout_t, _int],
+    "gaspi_segment_ptr": [_segment_t, _void],
+    "gaspi_read": [
+        _segment_t,
+        size_t,
+        _rank_t,
+        _segment_t,
+        size_t,
+        size_t,
+        _queue_t,
+        _timeout_t,
+    ],
+    "gaspi_wait": [_queue_t, _timeout_t],
     "gaspi_error_detail": [ctypes.c_char_p, size_t],
     "gaspi_coll_allreduce": [_void, _void, _uint64, _int, _uint64, _group_t, _void, _timeout_t],
     "gaspi_coll_broadcast": [_void, _void, _uint64, _int, _rank_t, _group_t, _void, _timeout_t],
@@ -211,17 +230,25 @@ def stall_warning() -> float:
         return 60.0
 
 
-def wait(name: str, *arguments: Any, limit: Optional[float] = None) -> None:
-    """Calls a function whose last argument is its timeout until it has ended.
+def wait(
+    name: str,
+    *arguments: Any,
+    after: Tuple[Any, ...] = (),
+    group: Optional[int] = None,
+    limit: Optional[float] = None
+) -> None:
+    """Calls a function whose argument before those of `after` is its timeout until it has ended.
 
-    `limit` is in seconds, by default TNT_TIMEOUT; 0 waits for ever.
+    All ranks of `group` call it; a wait that takes long names those that have not. `limit` is in
+    seconds, by default TNT_TIMEOUT; 0 waits for ever.
     """
+    entered = attendance.enter(group)
     function: Callable[..., int] = getattr(load(), name)
     limit = settings.get().timeout if limit is None else limit
     begin = time.monotonic()
     warn_after = stall_warning()
     while True:
-        code = function(*arguments, SLICE_MS)
+        code = function(*arguments, SLICE_MS, *after)
         if code == SUCCESS:
             return
         if code != TIMEOUT:
@@ -230,16 +257,19 @@ def wait(name: str, *arguments: Any, limit: Optional[float] = None) -> None:
         if warn_after and waited > warn_after:
             warn_after *= 2
             log.logger().warning(
-                "%s has waited %.0f s for other ranks; kill -USR1 on the launcher (gaspi_run) shows"
-                " which ranks are late",
+                "%s has waited %.0f s for %s; kill -USR1 on the launcher (gaspi_run) shows what all"
+                " ranks are doing",
                 name,
                 waited,
+                attendance.describe_late(entered),
                 extra=log.every_rank(),
             )
         if limit and waited > limit:
             raise WaitTimeout(
-                "{} has waited {:g} s for other ranks; see which of them are stuck by kill -USR1 on"
-                " the launcher, or raise TNT_TIMEOUT (seconds, 0: no limit)".format(name, limit)
+                "{} has waited {:g} s for {}; see what they are doing by kill -USR1 on the"
+                " launcher, or raise TNT_TIMEOUT (seconds, 0: no limit)".format(
+                    name, limit, attendance.describe_late(entered)
+                )
             )
 
 

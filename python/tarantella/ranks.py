@@ -105,8 +105,9 @@ def join() -> None:
         os.environ[_MEMBER] = "{}:{}:{}:{}".format(
             _launcher_signature(), _joined_pid, rank.value, size.value
         )
-        from . import collectives
+        from . import attendance, collectives
 
+        attendance.open_board(rank.value, size.value)
         told = collectives.allgather_object((host, _machine(), _joined_pid))
         hosts, machines, pids = (tuple(each[at] for each in told) for at in range(3))
         _world = _world._replace(hosts=hosts, machines=machines, pids=pids)
@@ -248,6 +249,14 @@ def host_of(rank: Optional[int]) -> Optional[str]:
     if _world is None or rank is None or rank >= len(_world.hosts):
         return None
     return _world.hosts[rank]
+
+
+def describe(number: int) -> str:
+    """A rank in messages, by the library's number."""
+    if number not in members():
+        return "rank {} of the library".format(number)
+    rank = members().index(number)
+    return "rank {} on {}".format(rank, host_of(rank) or "an unknown host")
 
 
 def size_of_job() -> int:

@@ -125,6 +125,26 @@ class Failures(unittest.TestCase):
             job.stderr.close()
         self.assertNotEqual(code, 0)
 
+    def test_gather_of_a_sparse_gradient_says_for_whom_it_waits(self) -> None:
+        code, text = ended(
+            start(
+                "stopped_sparse",
+                options=("--kill-on-failure",),
+                TNT_TIMEOUT="10",
+                GASPI_STALL_WARNING="2",
+            )
+        )
+        self.assertNotEqual(code, 0)
+        self.assertRegex(text, r"gathering a sparse gradient for \d+ s")
+        self.assertRegex(text, r"rank 0 has waited .*: rank 1 on \S+ has not submitted")
+
+    def test_rank_that_stops_alone_is_found(self) -> None:
+        code, text = ended(start("stops_alone", TNT_TIMEOUT="10", GASPI_STALL_WARNING="2"))
+        self.assertNotEqual(code, 0)
+        self.assertIn("@WaitTimeout", text)
+        self.assertRegex(text, r"rank 0 has waited .*: rank 1 on \S+ has not submitted")
+        self.assertRegex(text, r"gaspi_coll_\w+ has waited \d+ s for rank 0 on \S+;")
+
     def test_interrupt_ends_ranks_that_wait(self) -> None:
         job = start("stopped", GASPI_STALL_WARNING="1")
         assert job.stderr is not None

@@ -20,6 +20,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "GASPI.h"
 #include "gaspi_collectives.h"
 #include "tensorflow_c_api.h"
 
@@ -440,39 +441,78 @@ gaspi_coll_datatype_t library_type(TF_DataType type) {
   }
 }
 
+// The place of this rank in a group; -1 if it has none.
+int64_t place_in(gaspi_group_t group) {
+  gaspi_rank_t own;
+  gaspi_number_t size;
+  if (gaspi_proc_rank(&own) != GASPI_SUCCESS || gaspi_group_size(group, &size) != GASPI_SUCCESS) {
+    return -1;
+  }
+  gaspi_rank_t *members = static_cast<gaspi_rank_t *>(calloc(size + 1, sizeof(gaspi_rank_t)));
+  int64_t place = -1;
+  if (gaspi_group_ranks(group, members) == GASPI_SUCCESS) {
+    for (gaspi_number_t at = 0; at < size; at++) {
+      if (members[at] == own) place = static_cast<int64_t>(at);
+    }
+  }
+  free(members);
+  return place;
+}
+
+// Tells all ranks how many elements each has. The fused buffer of the slot has a number for each
+// rank; by it a wait knows which ranks have not come.
+bool exchange_counts(TF_OpKernelContext *context, Buffer *buffer, gaspi_group_t group,
+                     int64_t own, int64_t *counts) {
+  const int64_t place = place_in(group);
+  const uint64_t size = buffer->shapes[0].count;
+  if (place < 0 || static_cast<uint64_t>(place) >= size) {
+    fail_without_buffer(context);
+    return false;
+  }
+  memset(counts, 0, size * sizeof(int64_t));
+  counts[place] = own;
+  if (gaspi_fusion_submit(buffer->fusion, 0, counts, 1.0) != GASPI_SUCCESS) {
+    fail_by_library(context, "the rows of a sparse gradient cannot be counted");
+    return false;
+  }
+  return wait_for(context, "gathering a sparse gradient", buffer->fusion,
+                  [&](gaspi_timeout_t timeout) {
+                    return gaspi_fusion_wait(buffer->fusion, 0, counts, timeout);
+                  });
+}
+
 void gather(void *state, TF_OpKernelContext *context) {
   const Kernel *kernel = static_cast<Kernel *>(state);
-  const Input rows(context, 0), own_num(context, 1), ranks(context, 2);
-  if (rows.tensor == nullptr || own_num.tensor == nullptr || ranks.tensor == nullptr) return;
+  const Input rows(context, 0), own_num(context, 1);
+  if (rows.tensor == nullptr || own_num.tensor == nullptr) return;
+  Buffer *buffer = hold(kernel->slot);
+  if (buffer == nullptr) return fail_without_buffer(context);
   gaspi_group_t group;
   {
     Guard guard;
     group = slots[kernel->slot].group;
   }
-  const int64_t num = *own_num.data<int64_t>();
-  const size_t size = static_cast<size_t>(*ranks.data<int64_t>());
   Shape shape{};
   shape.num_dims = TF_NumDims(rows.tensor);
-  uint64_t width = 1;
+  int64_t width = 1;
   for (int at = 1; at < shape.num_dims; at++) {
     shape.dims[at] = TF_Dim(rows.tensor, at);
-    width *= static_cast<uint64_t>(shape.dims[at]);
+    width *= shape.dims[at];
   }
-  uint64_t *counts = static_cast<uint64_t *>(calloc(size, sizeof(uint64_t)));
-  const uint64_t own = static_cast<uint64_t>(num) * width;
-  if (wait_for(context, "gathering a sparse gradient", 0, [&](gaspi_timeout_t timeout) {
-        return gaspi_coll_allgather(&own, counts, 1, GASPI_COLL_TYPE_U64, group, nullptr, timeout);
-      })) {
+  const size_t size = buffer->shapes[0].count;
+  int64_t *counts = static_cast<int64_t *>(calloc(size + 1, sizeof(int64_t)));
+  if (exchange_counts(context, buffer, group, *own_num.data<int64_t>() * width, counts)) {
+    uint64_t *lengths = reinterpret_cast<uint64_t *>(counts);
     uint64_t total = 0;
-    for (size_t rank = 0; rank < size; rank++) total += counts[rank];
-    shape.dims[0] = static_cast<int64_t>(width == 0 ? 0 : total / width);
+    for (size_t rank = 0; rank < size; rank++) total += lengths[rank];
+    shape.dims[0] = width == 0 ? 0 : static_cast<int64_t>(total) / width;
     Status status;
     TF_Tensor *output = TF_AllocateOutput(context, 0, kernel->type, shape.dims, shape.num_dims,
                                           total * size_of(kernel->type), status.inner);
     if (status.ok()) {
       void *all = TF_TensorData(output);
       wait_for(context, "gathering a sparse gradient", 0, [&](gaspi_timeout_t timeout) {
-        return gaspi_coll_allgatherv(rows.data<void>(), all, counts, nullptr,
+        return gaspi_coll_allgatherv(rows.data<void>(), all, lengths, nullptr,
                                      library_type(kernel->type), group, nullptr, timeout);
       });
       TF_DeleteTensor(output);
@@ -481,6 +521,7 @@ void gather(void *state, TF_OpKernelContext *context) {
     }
   }
   free(counts);
+  let_go(buffer);
 }
 
 // ---- Registration ----
@@ -557,8 +598,8 @@ __attribute__((constructor)) void register_operators() {
 
   static const char *const gather_attributes[] = {"T: {float, double, half, bfloat16, int64}",
                                                   "slot: int", nullptr};
-  static const char *const gather_inputs[] = {"rows: T", "own: int64", "ranks: int64", nullptr};
-  static const char *const gather_arguments[] = {"rows", "own", "ranks", "all", nullptr};
+  static const char *const gather_inputs[] = {"rows: T", "own: int64", nullptr};
+  static const char *const gather_arguments[] = {"rows", "own", "all", nullptr};
   define("TarantellaGather", gather_attributes, gather_inputs, "all: T");
   provide("TarantellaGather", rows, gather_arguments, create<kType>, gather);
 }

@@ -48,6 +48,7 @@ const ENVIRONMENTS: [Environment; 11] = [
                     "job_control",
                     "job_data",
                     "job_documentation",
+                    "job_faults",
                     "job_interface",
                     "job_metrics",
                     "job_training",

@@ -101,6 +101,7 @@ class Values:
         self.evaluation: Optional[Dict[str, Any]] = None
         self.validation: Dict[str, Any] = {}
         self.own: Dict[str, Any] = {}
+        self.predicted = False
 
 
 class _Frequency:
@@ -176,6 +177,9 @@ def _first_class(keras: Any, batches: bool) -> type:
         def on_train_end(self, logs=None):
             self._training = False
             _put(logs, self.values.training or {})
+
+        def on_predict_end(self, logs=None):
+            self.values.predicted = True
 
     if not batches:
         return First
@@ -323,6 +327,12 @@ class Arrangement:
         before = getattr(callback, name)
         setattr(callback, name, value)
         self._undo.append(lambda: setattr(callback, name, before))
+
+    def tell(self, model: Any, hook: str) -> None:
+        """Calls a hook that Keras does not call on a rank without data."""
+        for callback in self.list:
+            callback.set_model(model)
+            getattr(callback, hook)()
 
     def undo(self) -> None:
         """Takes back what was changed in the user's objects."""

@@ -155,11 +155,16 @@ def _example(spec: Any) -> Any:
     return None if None in dimensions else tf.zeros(dimensions, spec.dtype)
 
 
+def is_built(model: Any) -> bool:
+    """Whether a model and its layers have their weights."""
+    return getattr(model, "built", True) and (not is_keras3(model) or not _unbuilt_layers(model))
+
+
 def build(model: Any, spec: Any, first: Optional[Callable[[], Any]] = None) -> None:
     """Builds a model that is not built, by a call on zeros of the shape of the data, or else on its
     first slice.
     """
-    if getattr(model, "built", True) and (not is_keras3(model) or not _unbuilt_layers(model)):
+    if is_built(model):
         return
     x = spec[0] if isinstance(spec, tuple) else spec
     example = tf.nest.map_structure(_example, x)
@@ -182,7 +187,8 @@ def _unbuilt_layers(model: Any) -> bool:
 def _prepare(call: Call, source: Optional[Source]) -> None:
     from . import model as models
 
-    if source is not None:
+    # The specification costs as much as the dataset itself: it is traced for it.
+    if source is not None and not is_built(call.model):
         build(
             call.model,
             source.element_spec(),
@@ -558,22 +564,29 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
 
 
 def _run_predict(call: Call, base: type, dataset: tf.data.Dataset) -> Any:
-    """This rank's outputs; None if it had no batch."""
-    if int(dataset.cardinality()) == 0:
-        return None
+    """This rank's outputs; None if it had no batch, of whose begin and end callbacks are told
+    too.
+    """
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
     arrangement = callback_lists.Arrangement(call.keras, listed, {"frequencies": []}, Hooks(call))
     call.kwargs["callbacks"] = arrangement.list
     call.verbosity()
     try:
-        with call.running():
-            return base.predict(call.model, dataset, **call.kwargs)
+        if int(dataset.cardinality()) == 0:
+            arrangement.tell(call.model, "on_predict_begin")
+        else:
+            with call.running():
+                return base.predict(call.model, dataset, **call.kwargs)
+        arrangement.tell(call.model, "on_predict_end")
     except (ValueError, UnboundLocalError):
-        if call.watch.first is None:
-            return None
-        raise
+        if call.watch.first is not None or int(dataset.cardinality()) == 0:
+            raise
+        # Keras found only after the begin that there is no batch, and may have told of the end.
+        if not arrangement.values.predicted:
+            arrangement.tell(call.model, "on_predict_end")
     finally:
         arrangement.undo()
+    return None
 
 
 # ==== One batch ====

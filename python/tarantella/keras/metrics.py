@@ -102,7 +102,15 @@ def plain(value: Any) -> Any:
 
 
 def _results(model: Any) -> Dict[str, Any]:
-    return {name: plain(value) for name, value in model.get_metrics_result().items()}
+    if hasattr(model, "get_metrics_result"):
+        found = model.get_metrics_result()
+    else:
+        # Keras 2.10 does this in compute_metrics, behind an update of the states.
+        found = {}
+        for metric in model.metrics:
+            result = metric.result()
+            found.update(result if isinstance(result, dict) else {metric.name: result})
+    return {name: plain(value) for name, value in found.items()}
 
 
 def global_results(model: Any) -> Dict[str, Any]:

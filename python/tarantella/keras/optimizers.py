@@ -21,13 +21,30 @@ from .. import collectives, errors, fusion, ranks, settings
 from . import classes, operators, regroup, step
 
 
+class _Rows(operators.Slot):
+    """The slot of gathers: how many elements each rank has, a number for each."""
+
+    def __init__(self) -> None:
+        super().__init__(self._of_ranks())
+
+    @staticmethod
+    def _of_ranks() -> fusion.Layout:
+        shape = (ranks.get_size(),)
+        return fusion.Layout((fusion.Tensor("rows of a sparse gradient", shape, "int64"),))
+
+    def renew(self) -> None:
+        """Makes the buffer for the ranks that the job has now."""
+        self.layout = self._of_ranks()
+        super().renew()
+
+
 class Reducer:
     """Sums the gradients of one optimizer. There is a fused buffer for each list of variables."""
 
     def __init__(self) -> None:
         self._slots: Dict[Tuple[int, ...], operators.Slot] = {}
         self._variables: List[Any] = []
-        self._gather_slot: Optional[operators.Slot] = None
+        self._gather_slot: Optional[_Rows] = None
         with tf.init_scope():
             self._steps = tf.Variable(0, dtype=tf.int64, trainable=False, name="tarantella_step")
 
@@ -113,12 +130,10 @@ class Reducer:
             self._variables += list(variables)
         return self._slots[key]
 
-    def _gathers(self) -> operators.Slot:
-        """The slot by which gathers find the group of all ranks."""
+    def _gathers(self) -> _Rows:
+        """The slot of all gathers of this optimizer."""
         if self._gather_slot is None:
-            self._gather_slot = operators.Slot(
-                fusion.Layout((fusion.Tensor("rows", (1,), "float64"),))
-            )
+            self._gather_slot = _Rows()
         return self._gather_slot
 
     def _gather(self, gradient: tf.IndexedSlices, weight: Any) -> tf.IndexedSlices:
@@ -131,12 +146,11 @@ class Reducer:
             gradient.values * tf.cast(weight, gradient.values.dtype),
             tf.zeros_like(gradient.values),
         )
-        size = tf.constant(ranks.get_size(), tf.int64) + 0 * own
-        rows = library.tarantella_gather(rows=values, own=own, ranks=size, slot=slot.number)
+        rows = library.tarantella_gather(rows=values, own=own, slot=slot.number)
         rows.set_shape([None] + list(gradient.values.shape[1:]))
         with tf.control_dependencies([rows]):
             indices = library.tarantella_gather(
-                rows=tf.cast(gradient.indices, tf.int64), own=own, ranks=size, slot=slot.number
+                rows=tf.cast(gradient.indices, tf.int64), own=own, slot=slot.number
             )
         indices.set_shape([None])
         with tf.control_dependencies([indices]):

@@ -39,20 +39,21 @@ def isolated(function, job):
 def main():
     """Registers the cases of the jobs, and runs them."""
     here = os.path.dirname(os.path.abspath(__file__))
-    found = sorted(
-        os.path.basename(path)[:-3] for path in glob.glob(os.path.join(here, "job_*.py"))
-    )
-    chosen = sys.argv[1:] or found
-    unknown = [name for name in chosen if name.partition(".")[0] not in found]
-    if unknown or not found:
-        sys.exit("there is no job {}; there are {}".format(", ".join(unknown), ", ".join(found)))
+    jobs = sorted(os.path.basename(path)[:-3] for path in glob.glob(os.path.join(here, "job_*.py")))
+    chosen = sys.argv[1:] or jobs
+    unknown = [name for name in chosen if name.partition(".")[0] not in jobs]
+    if unknown or not jobs:
+        sys.exit("there is no job {}; there are {}".format(", ".join(unknown), ", ".join(jobs)))
     del sys.argv[1:]
     collected = []
     for word in chosen:
         name, _, part = word.partition(".")
-        cases._cases.clear()
+        # Jobs may import each other, so cases are told apart by where they stand.
         importlib.import_module(name)
-        collected += [isolated(each, name) for each in cases._cases if part in each.__name__]
+        found = [each for each in cases._cases if each.__module__ == name and part in each.__name__]
+        if not found:
+            sys.exit("no case of {} has {} in its name".format(name, part))
+        collected += [isolated(each, name) for each in found]
     cases._cases[:] = collected
     cases.run()
 

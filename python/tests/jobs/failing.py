@@ -46,8 +46,20 @@ class Fail(keras.callbacks.Callback):
             sys.exit(7)
         elif WAY == "raises":
             raise ValueError("planted in a callback")
-        elif WAY == "stopped":
+        elif WAY in ("stopped", "stopped_sparse"):
             os.kill(os.getpid(), signal.SIGSTOP)
+        elif WAY == "stops_alone":
+            self.model.stop_training = True
+
+
+def plant_stop_alone() -> None:
+    """A wish to stop is obeyed at once, and told to nobody."""
+    from tarantella.keras import model, step
+
+    step.Control.wish = lambda self, stop: None
+    model.Distributed.stop_training = property(
+        lambda self: model.state_of(self).own_wish, model.Distributed.stop_training.fset
+    )
 
 
 def data(number: int) -> Any:
@@ -64,13 +76,20 @@ def data(number: int) -> Any:
     return batches()
 
 
+def build() -> Any:
+    """A small model; with gradients that are gathered if they are to be waited for."""
+    layers = keras.layers
+    stack = [keras.Input((8,)), layers.Dense(4), layers.Dense(1)]
+    if WAY == "stopped_sparse":
+        stack = [keras.Input((8,)), layers.Embedding(2, 4), layers.Flatten(), layers.Dense(1)]
+    return with_weights(keras.Sequential(stack))
+
+
 def main() -> None:
     """Trains until it fails."""
-    model = tnt.Model(
-        with_weights(
-            keras.Sequential([keras.Input((8,)), keras.layers.Dense(4), keras.layers.Dense(1)])
-        )
-    )
+    if WAY == "stops_alone":
+        plant_stop_alone()
+    model = tnt.Model(build())
     model.compile("sgd", "mse")
     if WAY == "fit_on_one_rank" and RANK == FAILING:
         time.sleep(3600)

@@ -231,15 +231,24 @@ def few_samples_are_warned_of_once() -> None:
 
 
 @case
-def a_fault_in_averaging_is_found() -> None:
-    from tarantella.keras import weights
+def gradients_are_handed_over_in_any_order() -> None:
+    from tarantella.keras import optimizers
 
-    if SIZE > 1:
-        former, weights.average = weights.average, lambda *arguments: None
-        try:
-            raises((tnt.DriftError, AssertionError), "", moving_statistics_are_averaged)
-        finally:
-            weights.average = former
+    reducer = optimizers.Reducer()
+    variables = [tf.Variable(np.ones(3)), tf.Variable(np.ones((2, 2))), tf.Variable(np.ones(5))]
+
+    @tf.function
+    def summed(*gradients: Any) -> Any:
+        return reducer.reduce(gradients, variables)
+
+    specs = [tf.TensorSpec(variable.shape, variable.dtype) for variable in variables]
+    operations = summed.get_concrete_function(*specs).graph.get_operations()
+    starts = [each for each in operations if each.type.endswith("Start")]
+    assert len(starts) == len(variables), [each.type for each in operations]
+    for start in starts:
+        assert not start.control_inputs, "a gradient is held back until {}".format(
+            [each.name for each in start.control_inputs]
+        )
 
 
 def own_loop(distributed: bool) -> Any:

@@ -13,7 +13,6 @@ import numpy as np
 import tarantella as tnt
 import tensorflow as tf
 from tarantella import collectives, data, errors
-from tarantella.keras import metrics, sources
 
 
 def perceptron(inputs=1, seed=3):
@@ -416,13 +415,10 @@ def single_batches():
     def steps(model):
         values = [model.train_on_batch(x[:number], y[:number]) for number in sizes]
         values += [model.test_on_batch(x[:number], y[:number]) for number in sizes]
-        values.append(
-            list(
-                model.train_on_batch(
-                    x, y, sample_weight=np.linspace(0, 1, 40), return_dict=True
-                ).values()
-            )
-        )
+        weights = np.linspace(0, 1, 40)
+        logs = model.train_on_batch(x, y, sample_weight=weights, return_dict=True)
+        # Versions of Keras have these in different orders.
+        values.append([logs["loss"], logs["accuracy"]])
         values.append(
             model.train_on_batch(x, y, class_weight={number: 0.1 * number for number in range(10)})
         )
@@ -559,62 +555,6 @@ def master_alone_prints():
 # ==== Planted faults ====
 
 
-@contextlib.contextmanager
-def planted(module, name, replacement):
-    kept = getattr(module, name)
-    setattr(module, name, replacement(kept))
-    try:
-        yield
-    finally:
-        setattr(module, name, kept)
-
-
-def is_found(function):
-    """Whether a comparison with plain Keras fails on some rank."""
-    try:
-        function()
-        found = False
-    except AssertionError:
-        found = True
-    return any(collectives.allgather_object(found))
-
-
-@case
-def slice_off_by_one_is_found():
-    if SIZE == 1:
-        return
-
-    def shifted(kept):
-        return lambda leaf, begin, count: kept(leaf, begin + (1 if RANK == 0 else 0), count)
-
-    with planted(data, "_take", shifted):
-        assert is_found(lambda: equals_plain(lambda: dict(x=batched(130, 64))))
-
-
-@case
-def averaged_metric_is_found():
-    if SIZE == 1:
-        return
-
-    def averaged(kept):
-        def mean(model):
-            own = {name: metrics.plain(value) for name, value in model.get_metrics_result().items()}
-            return {
-                name: np.mean(collectives.allgather_object(value)) for name, value in own.items()
-            }
-
-        return mean
-
-    x, y = digits(65, "float64", 8)
-    plain = reference(lambda: perceptron().evaluate(x, y, batch_size=64, verbose=0))
-    model = tnt.Model(perceptron())
-    with planted(metrics, "global_results", averaged):
-        assert not np.allclose(
-            model.evaluate(x, y, batch_size=64, verbose=0), plain, rtol=0, atol=1e-10
-        )
-    assert np.allclose(model.evaluate(x, y, batch_size=64, verbose=0), plain, rtol=0, atol=1e-10)
-
-
 @case
 def seed_of_one_rank_makes_no_difference_to_arrays():
     x, y = digits(60, "float64", 8)
@@ -623,11 +563,6 @@ def seed_of_one_rank_makes_no_difference_to_arrays():
     tf.random.set_seed(100 + RANK)
     model.fit(x, y, batch_size=20, epochs=2, verbose=0)
     same_bits(model.get_weights())
-    if SIZE > 1:
-        with planted(sources, "order_seed", lambda kept: lambda told: None):
-            tf.random.set_seed(100 + RANK)
-            with raises(errors.DataMismatch, "different batches"):
-                model.fit(x, y, batch_size=20, verbose=0)
 
 
 if __name__ == "__main__":

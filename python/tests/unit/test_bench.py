@@ -28,10 +28,10 @@ def figures(wall, cpu):
 
 
 FOUND = {
-    ("lenet", "plain", 1): figures(4.0, 4.0),
-    ("lenet", "tarantella", 1): figures(4.1, 4.1),
-    ("lenet", "tarantella", 2): figures(2.0, 5.0),
-    ("lenet", "horovod", 2): figures(2.5, 6.8),
+    ("lenet", "plain", 1): [figures(4.0, 4.0), figures(3.0, 4.0), figures(9.0, 4.0)],
+    ("lenet", "tarantella", 1): [figures(4.1, 4.1)] * 3,
+    ("lenet", "tarantella", 2): [figures(2.0, 5.0), figures(2.0, 4.0), figures(7.0, 7.0)],
+    ("lenet", "horovod", 2): [figures(2.5, 6.8)] * 3,
 }
 
 
@@ -43,6 +43,7 @@ class Comparison(unittest.TestCase):
         of = {(record["variant"], record["ranks"]): record for record in self.records}
         self.assertEqual(of["tarantella", 2]["throughput_by_plain"], 2.0)
         self.assertEqual(of["tarantella", 2]["cpu_by_plain"], 1.25)
+        self.assertEqual(of["tarantella", 2]["cpu_by_plain_spread"], [1.0, 1.75])
         self.assertEqual(of["plain", 1]["cpu_by_plain"], 1.0)
         self.assertEqual(of["horovod", 2]["cpu_by_plain"], 1.7)
         self.assertEqual(of["tarantella", 2]["evaluate_throughput_by_plain"], 2.0)
@@ -51,7 +52,7 @@ class Comparison(unittest.TestCase):
         lines = bench.table(self.records).splitlines()
         self.assertEqual(len(lines), 5)
         row = next(line for line in lines if line.split()[1:3] == ["tarantella", "2"])
-        self.assertEqual(row.split()[3:9], ["2.00", "5.00", "2.00x", "1.25x", "2.00x", "2.00x"])
+        self.assertEqual(row.split()[3:9], ["2.00", "5.00", "2.00x", "1.25x", "1.00-1.75", "2.00x"])
         self.assertTrue(row.endswith("CPU-s 1.35, throughput 1.7"), row)
 
     def test_pictures_are_well_formed_and_inside_their_frame(self):
