@@ -230,9 +230,11 @@ impl EndpointTable {
     /// Whether news of the end of `peer`, of another node, come without a connection for requests,
     /// as far as they can. If not, that is seen to.
     fn keep_watched(&self, up: &dyn Upcalls, peer: Rank) -> bool {
-        // The hosts of others have been watched since there was a connection.
-        let beside = up.ranks().shares_machine(peer);
-        if !beside || up.ranks().liveness(peer) != liveness::JOINED || up.ranks().is_leaving(peer) {
+        // The hosts of others have been watched since there was a connection. A rank that leaves
+        // watches nobody any more: those that stay close what it has said goodbye on.
+        let (ranks, beside) = (up.ranks(), up.ranks().shares_machine(peer));
+        let both_stay = [ranks.me, peer].map(|rank| ranks.liveness(rank)) == [liveness::JOINED; 2];
+        if !beside || !both_stay || ranks.is_leaving(peer) {
             return true;
         }
         let watch = self.dialing.watch(peer);
