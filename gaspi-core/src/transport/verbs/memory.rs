@@ -76,7 +76,7 @@ impl DeviceTable {
     }
 }
 
-/// Memory that begins at `start` as the device knows it, with what `keep` makes of its registration.
+/// Memory that begins at `start`, as the device knows it; `keep` says what is kept with it.
 fn prepared(
     registration: Registration,
     start: *const u8,
