@@ -139,7 +139,10 @@ fn measure(procedures: Procedures) -> Result<()> {
     (0..BEFORE).try_for_each(|_| rank.barrier())?;
     let barriers = timed(|| (0..MEASURED).try_for_each(|_| rank.barrier()))?;
     let allreduce = timed(|| rank.allreduce())?;
+    // No rank leaves while others still compute: they would have to wait for a core.
+    rank.barrier()?;
     let descriptors_later = descriptors();
+    rank.barrier()?;
     let proc_term = timed(|| rank.leave())?;
     let cpu = micros(system::cpu_time() - cpu);
     let line = json!({
