@@ -64,7 +64,7 @@ use socket_looks::SocketLooks;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use work::{BATCH, Completion, Outcome};
+use work::{Completion, Outcome};
 
 pub(crate) use atomics::AtomicReach;
 pub(crate) use device::Device;
@@ -414,27 +414,26 @@ impl<'a> Verbs<'a> {
 
     fn poll_with(self, mut receives: MutexGuard<'_, Receives>) -> bool {
         let _handling = epoch::handling();
-        let mut completions = [Completion::default(); BATCH];
         let mut busy = false;
-        for completion in self.table.device.poll_sent(&mut completions) {
+        for completion in self.table.device.poll_sent().iter() {
             busy = true;
-            self.sent(completion);
+            self.sent(&completion);
         }
-        for completion in self.table.device.poll_received(&mut completions) {
+        for completion in self.table.device.poll_received().iter() {
             busy = true;
-            self.received(&mut receives, completion);
+            self.received(&mut receives, &completion);
         }
         if self.table.device.take_blindness() {
             self.end_device();
         }
-        if self.table.has_stalled.swap(false, Ordering::AcqRel) {
+        if take(&self.table.has_stalled) {
             busy |= self.go_on(&mut receives);
         }
         if self.table.device.handles.budget.take_news() {
             self.try_scarce();
             busy = true;
         }
-        if !busy && self.table.resets.any.swap(false, Ordering::AcqRel) {
+        if !busy && take(&self.table.resets.any) {
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());
             for peer in &resets {
                 self.stop_lost(*peer);
@@ -486,16 +485,15 @@ impl<'a> Verbs<'a> {
     }
 
     fn drain(self, receives: &mut Receives) {
-        let mut completions = [Completion::default(); BATCH];
         let mut handled = self.feed_parked(receives);
         // What comes meanwhile can wait.
         while handled < self.table.device.handles.limits.receives as usize {
-            let come = self.table.device.poll_received(&mut completions);
-            if come.is_empty() {
+            let come = self.table.device.poll_received();
+            if come.count() == 0 {
                 break;
             }
-            handled += come.len();
-            come.iter().for_each(|completion| self.received(receives, completion));
+            handled += come.count();
+            come.iter().for_each(|completion| self.received(receives, &completion));
             self.refill(receives);
         }
         if handled > 0 {
@@ -546,6 +544,11 @@ impl<'a> Verbs<'a> {
             }
         }
     }
+}
+
+/// Whether a mark was set, which is taken; where it is not, nothing is written.
+fn take(mark: &AtomicBool) -> bool {
+    mark.load(Ordering::Acquire) && mark.swap(false, Ordering::AcqRel)
 }
 
 /// Why a request to a segment that is no more is not posted.

@@ -92,17 +92,16 @@ fn hand_over(from: &DeviceTable, to: &DeviceTable, peers: u32) -> u64 {
 
 /// Takes all completions of sent requests.
 fn take_completions(table: &DeviceTable) {
-    let mut completions = [Completion::default(); BATCH];
     loop {
-        let came = table.device.poll_sent(&mut completions);
-        if came.is_empty() {
+        let came = table.device.poll_sent();
+        if came.count() == 0 {
             return;
         }
-        for completion in came {
+        for completion in came.iter() {
             assert!(matches!(completion.outcome, Outcome::Done), "{completion:?}");
             let (queue, peer) = table.by_number.lock()[&completion.number];
             let mut state = table.lane(queue, peer).lock();
-            state.completed(completion, &mut Ended::default());
+            state.completed(&completion, &mut Ended::default());
         }
     }
 }
@@ -153,9 +152,8 @@ fn pair_with(peers: u32) -> Cost {
         state.pump().expect("posted");
         drop(state);
         take_completions(&own);
-        let mut completions = [Completion::default(); BATCH];
         let mut receives = others.receives.lock();
-        for come in others.device.poll_received(&mut completions) {
+        for come in others.device.poll_received().iter() {
             receives.give_back(come.id as usize);
         }
         receives.refill(&others.device).expect("posted");

@@ -13,24 +13,18 @@ pub(super) const RECEIVES: u32 = 1024;
 pub(super) const INLINE: u32 = 220;
 /// Bytes of a message that does not go along with its request, at most.
 pub(super) const BUFFER_BYTES: usize = 256;
-/// Completions that are looked at in one go.
-pub(super) const BATCH: usize = 16;
 /// Tries of a device before a request fails. Seven would mean for ever on some.
 pub(super) const RETRIES: u8 = 6;
 
 /// What has become of a work request.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) enum Outcome {
-    #[default]
     Done,
-    Failed {
-        status: u32,
-        vendor: u32,
-    },
+    Failed { status: u32, vendor: u32 },
 }
 
 /// A completion.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Completion {
     pub(super) id: u64,
     /// Of the queue pair.
