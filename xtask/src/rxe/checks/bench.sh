@@ -20,18 +20,18 @@ beside() {
 }
 
 bench() {
-    "$release/gaspi-bench" "$@" -n 2 --iterations 200 --json > /tmp/rows ||
+    "$release/gaspi-bench" "$@" -n 2 --iterations 2000 --json > /tmp/rows ||
         { cat /tmp/rows; fail "gaspi-bench $1"; }
     grep -q '"transport":"verbs"' /tmp/rows || { cat /tmp/rows; fail "$1 did not go by verbs"; }
 }
 
-pair ib_write_lat -d "$device" -x "$gid" -s 8 -n 200 -F
+pair ib_write_lat -d "$device" -x "$gid" -s 8 -n 2000 -F
 write=$(perftest 5)
-pair ib_send_lat -d "$device" -x "$gid" -s 8 -n 200 -F
+pair ib_send_lat -d "$device" -x "$gid" -s 8 -n 2000 -F
 send=$(perftest 5)
-pair ib_read_lat -d "$device" -x "$gid" -s 8 -n 200 -F
+pair ib_read_lat -d "$device" -x "$gid" -s 8 -n 2000 -F
 read=$(perftest 5)
-pair ib_write_bw -d "$device" -x "$gid" -s 65536 -n 50 -F
+pair ib_write_bw -d "$device" -x "$gid" -s 65536 -n 500 -F
 rate=$(perftest 4)
 bench limits --sizes 64K
 beside "raw write, memory polled, 8 B" "$(median 8 "raw write, memory polled")" ib_write_lat \
