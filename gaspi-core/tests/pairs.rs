@@ -354,6 +354,15 @@ fn ranks_of_one_machine_have_one_connection_for_each_pair() {
     }
 }
 
+/// Ends a rank by its death, or in order.
+fn end(rt: Runtime, dies: bool) {
+    if dies {
+        ranks::die(rt);
+    } else {
+        rt.term(LIMIT).expect("term");
+    }
+}
+
 /// Ranks that have disconnected from each other hear how the other one ends, without any call.
 fn a_rank_that_is_disconnected_hears_of_the_end_of_its_peer() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -363,11 +372,7 @@ fn a_rank_that_is_disconnected_hears_of_the_end_of_its_peer() {
             rt.disconnect(other(&rt), LIMIT).expect("disconnect");
             together.wait();
             if rt.rank() == Rank(1) {
-                if dies {
-                    ranks::die(rt);
-                } else {
-                    rt.term(LIMIT).expect("term");
-                }
+                end(rt, dies);
                 together.wait();
                 return;
             }
@@ -404,11 +409,7 @@ fn ends_are_heard_without_a_connection() {
             // One that dies while others join is why they do not.
             together.wait();
             if ended.contains(&rt.rank().0) {
-                if die {
-                    ranks::die(rt);
-                } else {
-                    rt.term(LIMIT).expect("term");
-                }
+                end(rt, die);
                 together.wait();
                 return;
             }

@@ -90,4 +90,24 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn mutated_messages_are_heard_or_nonsense() {
+        let mut sample = Vec::new();
+        for said in [KeepaliveMessage::Died(7), KeepaliveMessage::Left(513)] {
+            said.encode(&mut sample);
+        }
+        KeepaliveMessage::Farewell.encode(&mut sample);
+        crate::fuzzed::run("keepalive", 64 << 10, |seed| {
+            let mut bytes = sample.clone();
+            seed.mutate(&mut bytes);
+            let mut left = bytes.as_slice();
+            while let Ok(Some(said)) = KeepaliveMessage::decode(&mut left) {
+                let taken = bytes.len() - left.len();
+                let mut again = Vec::new();
+                said.encode(&mut again);
+                assert!(bytes[..taken].ends_with(&again), "{said:?}");
+            }
+        });
+    }
 }
