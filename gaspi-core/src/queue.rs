@@ -390,8 +390,10 @@ impl Queue {
 
     /// What `wait` finds, `None` while requests are under way. Failures are told once.
     fn outcome(&self, id: QueueId) -> Option<Result<()>> {
-        if !self.is_busy() {
-            return Some(Ok(()));
+        // A failure is marked before its request is counted off.
+        let (count, failed) = self.in_flight.look();
+        if !failed {
+            return (count == 0).then_some(Ok(()));
         }
         let mut failures = self.failures();
         if failures.failed == 0 {

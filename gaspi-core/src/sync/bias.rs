@@ -3,12 +3,17 @@
 //! Its holder uses it in sections of its [slot](super::epoch::Slot), where it finds by a plain load
 //! that it still has it. Everything else is done under a lock of the caller's: giving the right to
 //! a thread, and taking it, which waits for the end of the holder's section and costs microseconds.
+//!
+//! A holder that has nothing to use it for lets the right **rest**: it does not have it until it
+//! resumes, without the lock, and whoever takes it meanwhile waits for nothing.
 
 use super::epoch::{self, Slot};
 use super::{AtomicU32, AtomicUsize, Ordering};
 
 /// Nobody holds it.
 const NOBODY: usize = 0;
+/// Beside a holder whose right rests: slots are aligned, so that the bit is free.
+const RESTING: usize = 1;
 /// Once another thread has taken the right, a thread that wants it asks so often before it gets it:
 /// threads that take turns pay for the lock, not for taking.
 const PATIENCE: u32 = 16;
@@ -16,7 +21,7 @@ const PATIENCE: u32 = 16;
 /// Who holds the right, if anybody does.
 #[derive(Debug, Default)]
 pub(crate) struct Bias {
-    /// The address of a thread's slot.
+    /// The address of a thread's slot, and whether its right rests.
     holder: AtomicUsize,
     /// Who asked last, and how often in a row.
     asker: AtomicUsize,
@@ -58,6 +63,42 @@ impl Bias {
         self.holder.store(NOBODY, Ordering::Release);
     }
 
+    /// Lets the right rest if the calling thread holds it, and takes it from any other. Under the
+    /// lock, and not in a section of this thread that uses the right.
+    pub(crate) fn rest(&self) {
+        let (holder, own) = (self.holder.load(Ordering::Acquire), address(epoch::own_slot()));
+        if holder & !RESTING == own {
+            // Release: whoever takes it now does not wait, and sees what the holder did.
+            self.holder.store(own | RESTING, Ordering::Release);
+        } else if holder != NOBODY {
+            self.take_from(holder);
+        }
+    }
+
+    /// Whether the thread of `slot` had a right that rested, which it holds from here on. In a
+    /// section of it.
+    #[inline]
+    pub(crate) fn resume(&self, slot: &Slot) -> bool {
+        let (resting, held) = (address(slot) | RESTING, address(slot));
+        // By an exchange, since another thread may take it right now. Acquire: sees what others did
+        // under the lock that took it from nobody.
+        let order = Ordering::Acquire;
+        self.holder.load(Ordering::Relaxed) == resting
+            && self.holder.compare_exchange(resting, held, order, Ordering::Relaxed).is_ok()
+    }
+
+    /// Whether nobody has the right: what rests is taken. Under the lock.
+    pub(crate) fn is_free(&self) -> bool {
+        let holder = self.holder.load(Ordering::Acquire);
+        holder == NOBODY || self.take_resting(holder)
+    }
+
+    /// Takes a right that rests; false if it does not, or not any more.
+    fn take_resting(&self, holder: usize) -> bool {
+        let (from, order) = (holder | RESTING, Ordering::AcqRel);
+        self.holder.compare_exchange(from, NOBODY, order, Ordering::Relaxed).is_ok()
+    }
+
     /// Takes the right: when this returns nobody uses it, and nobody will before it is given again.
     /// Under the lock, and not in a section of this thread that uses the right.
     #[inline]
@@ -71,6 +112,10 @@ impl Bias {
 
     #[cold]
     fn take_from(&self, holder: usize) {
+        if self.take_resting(holder) {
+            return;
+        }
+        let holder = holder & !RESTING;
         self.holder.store(NOBODY, Ordering::Relaxed);
         if holder == address(epoch::own_slot()) {
             return;
@@ -114,6 +159,59 @@ mod tests {
                         bias.give(guard.slot());
                     }
                     used.fetch_add(u64::from(fast), Ordering::Relaxed);
+                }
+                done.store(true, Ordering::Release);
+            });
+            let mut taken = 0;
+            while !done.load(Ordering::Acquire) {
+                let _lock = lock.lock();
+                bias.take();
+                add();
+                taken += 1;
+            }
+            assert_eq!(count.load(Ordering::Relaxed), ROUNDS + taken);
+        });
+    }
+
+    #[test]
+    fn a_right_that_rests_is_resumed_unless_it_was_taken() {
+        let bias = Bias::default();
+        let own = epoch::own_slot();
+        assert!(bias.give(own) && !bias.is_free() && !bias.resume(own), "it does not rest");
+        bias.rest();
+        assert!(!bias.is_held_by(own) && bias.resume(own) && bias.is_held_by(own));
+        bias.rest();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let other = epoch::own_slot();
+                assert!(!bias.resume(other) && !bias.is_held_by(other), "it is the first one's");
+                assert!(bias.is_free() && bias.give(other), "which nobody has used meanwhile");
+            });
+        });
+        assert!(!bias.resume(own) && !bias.is_held_by(own));
+        bias.rest();
+        assert!(bias.is_free() && !bias.resume(own), "what is another one's is taken, not kept");
+    }
+
+    #[test]
+    fn a_right_that_is_resumed_again_and_again_is_never_used_by_two() {
+        const ROUNDS: u64 = 20_000;
+        let (bias, lock) = (Bias::default(), Mutex::new(()));
+        let (count, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        let add = || count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let guard = epoch::enter();
+                    let has = || bias.is_held_by(guard.slot()) || bias.resume(guard.slot());
+                    let fast = guard.section(|| has().then(add).is_some());
+                    let _lock = lock.lock();
+                    if !fast {
+                        bias.take();
+                        add();
+                        bias.give(guard.slot());
+                    }
+                    bias.rest();
                 }
                 done.store(true, Ordering::Release);
             });

@@ -56,7 +56,14 @@ impl<W: Word64> InFlight<W> {
 
     /// How many requests are under way.
     pub fn count(&self) -> u32 {
-        (self.0.load(Ordering::Acquire) & COUNT) as u32
+        self.look().0
+    }
+
+    /// How many requests are under way, and whether failures are kept, at one time.
+    #[inline]
+    pub fn look(&self) -> (u32, bool) {
+        let word = self.0.load(Ordering::Acquire);
+        ((word & COUNT) as u32, word & FAILED != 0)
     }
 
     /// The present generation.

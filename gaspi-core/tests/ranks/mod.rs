@@ -257,6 +257,9 @@ fn run_on<T: Send>(
                         job.transport = nodes.transport_of_devices();
                         job.device.library = Some(library.clone());
                         job.device.devices = vec![name];
+                    } else if let Some(name) = layouts::real_device(nodes) {
+                        job.transport = nodes.transport_of_devices();
+                        job.device.devices = vec![name];
                     }
                     let mut joining = match network {
                         Some(network) => PendingInit::on_twin(job, config.clone(), network.clone()),

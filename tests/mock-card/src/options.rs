@@ -58,6 +58,9 @@ numbers! {
         retry_seven_forever = 1;
         /// 1: a pair with a shared receive queue tells when it took its last receive.
         last_wqe_event = 0;
+        /// 1: a post of a signalled request returns once all that its pair has posted has been
+        /// answered, also by other processes, so that the next poll finds it.
+        await_answers = 0;
         /// Devices that are listed for a thread that did not choose one.
         devices = 1;
     }

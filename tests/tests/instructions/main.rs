@@ -57,11 +57,14 @@ fn program(directory: &Path, way: Way) -> Result<PathBuf> {
 fn run(directory: &Path, way: Way) -> Result<Outcome> {
     let program = program(directory, way)?;
     let job = format!("instructions-{}-{}", std::process::id(), gaspi_tests::monotonic_us());
-    let rank = |job_of: Job, rank: &str| {
+    let rank = |job_of: Job, rank: &str| -> Result<Job> {
         let of = job_of.env("GASPI_RANK", rank).env("GASPI_NRANKS", "2").env("GASPI_JOB_ID", &job);
         match way {
             Way::Memory => Ok(of),
-            Way::Device => of.over_devices_in(directory),
+            // A request has ended when it is waited for, so that a wait costs one look.
+            Way::Device => Ok(of
+                .over_devices_in(directory)?
+                .env("GASPI_MOCK_OPTIONS", "time_scale=1,await_answers=1")),
         }
     };
     let peer = rank(Job::plain(&program), "1")?.start()?;

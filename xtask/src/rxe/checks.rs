@@ -51,11 +51,12 @@ impl Check {
 }
 
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 14] = [
+pub(super) const CHECKS: [Check; 15] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
     check("one/verbs", 1, 180, include_str!("checks/verbs.sh")).outside(),
+    check("one/conformance", 1, 300, include_str!("checks/conformance.sh")).outside(),
     check("one/faults", 1, 240, include_str!("checks/faults.sh")).outside().by_name(),
     check("one/bench", 1, 180, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),

@@ -29,6 +29,8 @@ const BOOT_S: u64 = 90;
 const RUNS: &str = "rxe";
 /// What plays failures between the library and a device.
 const FAULTY_VERBS: &str = "gaspi-faulty-verbs";
+/// The program of the conformance suite, and the package that it belongs to.
+const CONFORMANCE: [&str; 2] = ["gaspi-core", "conformance"];
 /// A guest ends by itself after this, whatever becomes of xtask.
 const GUEST_S: u64 = 900;
 
@@ -118,19 +120,22 @@ fn remove_leftovers() -> Result<()> {
 
 /// Runs the chosen checks with `directory` for all that they leave.
 fn run_in(options: &Options, directory: &Path) -> Result<Count> {
-    compile(&directory.join(guest::PROGRAMS))?;
+    let programs = directory.join(guest::PROGRAMS);
+    compile(&programs)?;
+    let conformance = copy_test(CONFORMANCE, &programs)?;
     let mut results = Results::default();
     if let Some(device) = &options.device {
         for check in CHECKS.iter().filter(|check| check.outside && is_chosen(check, options)) {
             let start = Instant::now();
-            let report = checks::run_outside(check, device, &directory.join(guest::PROGRAMS))?;
+            let report = checks::run_outside(check, device, &programs)?;
             results.add(check, start.elapsed(), report);
         }
     } else {
         let packages = Packages::provide()?;
         let initramfs = directory.join("initramfs");
         let names = build::tools().into_iter().chain(["libgaspi.so", "libgaspi_faulty_verbs.so"]);
-        let others: Vec<PathBuf> = names.map(|name| workspace::release().join(name)).collect();
+        let mut others: Vec<PathBuf> = names.map(|name| workspace::release().join(name)).collect();
+        others.push(conformance);
         initramfs::make(&packages, &others, &initramfs)?;
         for guests in [1, 2] {
             let of_kind = |check: &&Check| check.guests == guests;
@@ -248,4 +253,17 @@ fn compile(to: &Path) -> Result<()> {
         process::run(&mut compiler)?;
     }
     Ok(())
+}
+
+/// Builds a test program and copies it to a directory; where it lies there.
+fn copy_test([package, name]: [&str; 2], to: &Path) -> Result<PathBuf> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["test", "--quiet", "-p", package, "--test", name, "--no-run"]);
+    let told = process::output(cargo.arg("--message-format=json"))?;
+    let mark = "\"executable\":\"";
+    let found = told.lines().filter_map(|line| line.split_once(mark)?.1.split('"').next()).last();
+    let built = found.ok_or_else(|| format!("cargo does not say where the test {name} is"))?;
+    let copy = to.join(name);
+    std::fs::copy(built, &copy).map_err(|error| format!("cannot copy {built}: {error}"))?;
+    Ok(copy)
 }

@@ -333,6 +333,9 @@ impl Verbs<'_> {
 
     /// All that came together has been handled.
     pub(super) fn end_of_bytes(self, receives: &mut Receives) {
+        if receives.streams.ack_due.is_empty() {
+            return;
+        }
         for connection in std::mem::take(&mut receives.streams.ack_due) {
             self.stream.send_ack(self.up, &connection, Flush::All);
         }

@@ -11,8 +11,8 @@ use std::ptr::NonNull;
 /// Completions taken from a queue at once.
 const BATCH: usize = 16;
 
-/// Completions that were taken. What lies behind them is not initialised: a look that finds nothing
-/// writes no memory.
+/// Completions that were taken. What lies behind them is not initialised, and they stay where they
+/// are: a look that finds nothing writes no memory.
 ///
 /// Invariant: the first `count` are what the device has written.
 pub(super) struct Completions {
@@ -28,6 +28,11 @@ impl Completions {
 
     pub(super) fn count(&self) -> usize {
         self.count
+    }
+
+    /// Forgets them, so that there is room for others.
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = Completion> + '_ {
@@ -61,23 +66,19 @@ fn completion(found: &sys::ibv_wc) -> Completion {
 }
 
 impl Device {
-    /// Takes completions of sent requests.
-    pub(super) fn poll_sent(&self) -> Completions {
-        let mut completions = Completions::none();
+    /// Takes completions of sent requests, as many as there is room for.
+    pub(super) fn poll_sent(&self, completions: &mut Completions) {
         for sent in self.handles.sent.lock().iter() {
             if completions.count == BATCH {
                 break;
             }
-            self.poll(sent.queue, &mut completions);
+            self.poll(sent.queue, completions);
         }
-        completions
     }
 
-    /// Takes messages that have come.
-    pub(super) fn poll_received(&self) -> Completions {
-        let mut completions = Completions::none();
-        self.poll(self.handles.received, &mut completions);
-        completions
+    /// Takes messages that have come, as many as there is room for.
+    pub(super) fn poll_received(&self, completions: &mut Completions) {
+        self.poll(self.handles.received, completions);
     }
 
     fn poll(&self, queue: NonNull<sys::ibv_cq>, completions: &mut Completions) {

@@ -4,8 +4,11 @@
 //! What is posted in this way is not noted one by one: it is a **run**, which the queue counts as
 //! one request, from the first one to the next wait for the queue. It ends behind all of its parts.
 //!
-//! Invariant: while a thread holds the bias the pair is up, a run is open, and nothing waits in the
-//! lane.
+//! A wait takes the run, and leaves the bias to its thread, where it rests: the next request resumes
+//! it and opens another run, without the lane's lock too.
+//!
+//! Invariant: while a thread holds the bias the pair is up and nothing waits in the lane; a run is
+//! open, unless the bias rests.
 
 use super::post::{POSTING, PostSend, Poster};
 use super::work::{Limits, Local, Remote, check, immediate};
@@ -57,6 +60,8 @@ pub(super) struct Direct {
 /// Which work requests are signalled.
 #[derive(Debug, Default)]
 struct Signals {
+    /// Whether the first one of a run is, if nothing else is under way.
+    lone: AtomicBool,
     /// Of so many at least one is.
     every: AtomicU64,
     /// The next one is, once there have been so many.
@@ -147,20 +152,39 @@ impl Direct {
     /// Takes the run: what is posted from now on is another one.
     pub(super) fn take_run(&self) -> Option<Run> {
         self.bias.take();
-        let generation = self.run.swap(0, PLAIN);
-        let requests = self.requests.swap(0, PLAIN);
+        self.end_run()
+    }
+
+    /// The same by a thread that, if it has the bias, goes on with another run.
+    pub(super) fn rest_run(&self) -> Option<Run> {
+        self.bias.rest();
+        self.end_run()
+    }
+
+    /// Behind the bias: nobody posts to the run.
+    fn end_run(&self) -> Option<Run> {
+        let (generation, requests) = (self.run.load(PLAIN), self.requests.load(PLAIN));
+        self.run.store(0, PLAIN);
+        self.requests.store(0, PLAIN);
         (generation != 0).then_some(Run { generation: generation as u32, requests })
     }
 
-    /// Whether the run has had writes that no read is behind, as far as nobody has asked before.
+    /// Whether runs that were taken had writes that no read is behind, as far as nobody has asked
+    /// before.
     pub(super) fn take_written(&self) -> bool {
-        self.bias.take();
-        self.has_written.swap(false, PLAIN)
+        let written = self.has_written.load(PLAIN);
+        self.has_written.store(false, PLAIN);
+        written
     }
 
     /// Why the device has refused a request.
     pub(super) fn refusal(&self) -> Option<String> {
         check(self.refused.load(PLAIN).cast_signed(), POSTING).err()
+    }
+
+    /// Whether no thread may post without the lock, nor will by itself.
+    pub(super) fn is_free(&self) -> bool {
+        self.bias.is_free()
     }
 
     /// Lets the thread of `slot` post without the lock, unless the device cannot send a
@@ -184,16 +208,40 @@ impl Direct {
         self.depth.store(depth, PLAIN);
         self.inline.store(inline, PLAIN);
         self.size_max.store(message.min(size_max), PLAIN);
+        self.signals.lone.store(ends_at_ack, PLAIN);
         self.signals.every.store(every, PLAIN);
         self.set_freed(0);
-        let at = if is_first && ends_at_ack { 0 } else { self.all_signalled() + every };
-        self.signals.at.store(at, PLAIN);
+        self.set_next_signal(is_first);
         inline as usize >= PUT_LEN && self.bias.give(slot)
     }
 }
 
 /// In a section of the thread that holds the bias.
 impl Direct {
+    /// Settles which request of a run is signalled; `is_first` as in [`give`](Direct::give).
+    fn set_next_signal(&self, is_first: bool) {
+        let signals = &self.signals;
+        let is_lone = is_first && signals.lone.load(PLAIN);
+        let at = if is_lone { 0 } else { self.all_signalled() + signals.every.load(PLAIN) };
+        signals.at.store(at, PLAIN);
+    }
+
+    /// Whether the thread of `slot` had a bias that rested, which it holds from here on, and there
+    /// is room. The run that it opens is what `begin` says; without one it gives the bias back.
+    pub(super) fn resume(&self, slot: &Slot, begin: impl Fn() -> Option<u32>) -> bool {
+        if !self.bias.resume(slot) {
+            return false;
+        }
+        let may = self.refused.load(PLAIN) == 0 && self.has_room();
+        let Some(generation) = may.then(begin).flatten() else {
+            self.bias.give_back();
+            return false;
+        };
+        self.open_run(generation);
+        self.set_next_signal(self.freed() == self.next());
+        true
+    }
+
     /// Whether there is room for any request and its notification.
     #[inline(always)]
     fn has_room(&self) -> bool {

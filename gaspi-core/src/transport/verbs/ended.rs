@@ -5,10 +5,53 @@ use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::message::{Pairing, Stream};
 use std::collections::VecDeque;
 
+/// Requests by their stream, in the order in which they ended. The first one lies here: the end of a
+/// lone request allocates nothing.
+#[derive(Debug, Default)]
+pub(super) struct Counts {
+    first: Option<(Stream, u32)>,
+    others: Vec<(Stream, u32)>,
+}
+
+impl Counts {
+    /// Counts a request of a stream.
+    pub(super) fn add(&mut self, stream: Stream) {
+        match self.others.last_mut().or(self.first.as_mut()) {
+            Some((last, count)) if *last == stream => *count += 1,
+            _ => self.push((stream, 1)),
+        }
+    }
+
+    fn push(&mut self, counted: (Stream, u32)) {
+        match &self.first {
+            None => self.first = Some(counted),
+            Some(_) => self.others.push(counted),
+        }
+    }
+
+    /// Takes all of another one, behind its own.
+    pub(super) fn append(&mut self, other: &mut Counts) {
+        other.take().for_each(|counted| self.push(counted));
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    pub(super) fn streams(&self) -> impl Iterator<Item = Stream> {
+        self.first.iter().chain(&self.others).map(|(stream, _)| *stream)
+    }
+
+    /// Takes all of it.
+    pub(super) fn take(&mut self) -> impl Iterator<Item = (Stream, u32)> {
+        self.first.take().into_iter().chain(self.others.drain(..))
+    }
+}
+
 /// What has become of requests, to be told without the lane's lock.
 #[derive(Debug, Default)]
 pub(super) struct Ended {
-    pub(super) done: Vec<(Stream, u32)>,
+    pub(super) done: Counts,
     lost: Vec<Lost>,
 }
 
@@ -29,14 +72,6 @@ pub(super) struct Failure {
     pub(super) refuses: bool,
 }
 
-/// Counts a request of a stream.
-pub(super) fn add(to: &mut Vec<(Stream, u32)>, stream: Stream) {
-    match to.last_mut() {
-        Some((last, count)) if *last == stream => *count += 1,
-        _ => to.push((stream, 1)),
-    }
-}
-
 impl Ended {
     /// Counts what is lost: so many requests, counted by the queue as `count`.
     pub(super) fn lose(&mut self, stream: Stream, count: u32, requests: u32) {
@@ -50,8 +85,11 @@ impl Ended {
     }
 
     /// Tells the rank.
-    pub(super) fn tell(self, up: &dyn Upcalls, peer: Rank) {
-        for (stream, count) in self.done {
+    pub(super) fn tell(mut self, up: &dyn Upcalls, peer: Rank) {
+        if let Some((stream, count)) = self.done.first.take() {
+            up.completed(peer, stream, count, Ok(()));
+        }
+        for (stream, count) in self.done.others {
             up.completed(peer, stream, count, Ok(()));
         }
         for Lost { stream, count, requests } in self.lost {

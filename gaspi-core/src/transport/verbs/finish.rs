@@ -9,22 +9,28 @@
 
 use super::Verbs;
 use super::direct::Run;
-use super::ended::{Ended, add};
+use super::ended::Ended;
 use super::lane::{Kind, LaneState, Request};
 use super::work::{Limits, WorkRequest};
 use crate::ids::{QueueId, Rank};
-use crate::sync::Ordering;
 use crate::wire::message::Stream;
 
 impl Verbs<'_> {
     /// Has what was posted to a queue end; `count` counts a request that is posted for that.
     pub(crate) fn finish(self, queue: QueueId, mut count: impl FnMut(Rank) -> Stream) {
-        let flag = &self.table.has_unfinished[queue.index()];
-        if !flag.load(Ordering::Relaxed) || !flag.swap(false, Ordering::AcqRel) {
-            return;
-        }
-        for lane in self.table.used(Some(queue)) {
-            let (lane, mut state, route) = self.carrier_of(lane);
+        let unfinished = self.table.unfinished[queue.index()].get();
+        let Some(unfinished) = unfinished.filter(|unfinished| unfinished.any()) else { return };
+        for peer in unfinished.take() {
+            let own = self.table.lane(queue, peer);
+            let state = own.lock();
+            // A lane with a run carries it itself.
+            let (lane, mut state, route) = if state.direct.has_run() {
+                (own, state, None)
+            } else {
+                drop(state);
+                let (lane, state, route) = self.carrier_of(own);
+                (lane, state, Some(route))
+            };
             // What goes to one that has ended is told as lost.
             if self.up.ranks().check_alive(lane.peer, "a request to it").is_err() {
                 continue;
@@ -34,7 +40,7 @@ impl Verbs<'_> {
                 continue;
             }
             // Runs are of the lane's own queue.
-            let run = if is_guest { None } else { state.take_run() };
+            let run = if is_guest { None } else { state.rest_run() };
             let stream = run.map(|run| run.stream(queue));
             if state.needs_finish() {
                 let stream = stream.unwrap_or_else(|| count(lane.peer));
@@ -81,7 +87,7 @@ impl LaneState {
     /// Has a run, which was taken, end once all that was posted has.
     pub(super) fn end_run(&mut self, stream: Stream, run: Run, ended: &mut Ended) {
         if self.has_ended_all() {
-            return add(&mut ended.done, stream);
+            return ended.done.add(stream);
         }
         self.counters.begun += 1;
         self.note(Kind::Run(stream, run.requests));

@@ -9,7 +9,7 @@ use super::atomics::{AtomicRequest, AtomicSent, RESULTS};
 use super::byte_stream::StreamUser;
 use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::Diverted;
-use super::ended::{Ended, Failure, Outbox, add};
+use super::ended::{Counts, Ended, Failure, Outbox};
 use super::guests::{Route, Sharing};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
@@ -145,7 +145,7 @@ pub(super) struct LaneState {
     pub(super) waiting: VecDeque<Request>,
     sent: VecDeque<Sent>,
     /// Writes that the peer's device has.
-    pub(super) acknowledged: Vec<(Stream, u32)>,
+    pub(super) acknowledged: Counts,
     /// Writes behind which nothing ends.
     pub(super) unfinished: u32,
     pub(super) counters: Counters,
@@ -296,6 +296,12 @@ impl LaneState {
     /// not belong to them.
     pub(super) fn take_run(&mut self) -> Option<Run> {
         self.direct.take_run()
+    }
+
+    /// The same, and the calling thread, if it has posted them, may open the next one without the
+    /// lane's lock.
+    pub(super) fn rest_run(&mut self) -> Option<Run> {
+        self.direct.rest_run()
     }
 
     /// Posts the request that proves the way.
@@ -531,22 +537,22 @@ impl LaneState {
             self.counters.ended += u64::from(!matches!(sent.kind, Kind::Proof));
             match sent.kind {
                 Kind::Proof => self.pairing.on_proved(),
-                Kind::Write(stream) if at_ack => add(&mut ended.done, stream),
-                Kind::Write(stream) => add(&mut self.acknowledged, stream),
+                Kind::Write(stream) if at_ack => ended.done.add(stream),
+                Kind::Write(stream) => self.acknowledged.add(stream),
                 Kind::Read(stream, notify) => {
                     if let Some((segment, id)) = notify {
                         slots::set(segment.notification(id.index()), 1);
                     }
-                    add(&mut ended.done, stream);
+                    ended.done.add(stream);
                 }
                 Kind::Finish(stream, _) => {
                     ended.done.append(&mut self.acknowledged);
-                    add(&mut ended.done, stream);
+                    ended.done.add(stream);
                 }
-                Kind::Run(stream, _) => add(&mut ended.done, stream),
+                Kind::Run(stream, _) => ended.done.add(stream),
                 Kind::Fence(run) => {
                     ended.done.append(&mut self.acknowledged);
-                    run.iter().for_each(|(stream, _)| add(&mut ended.done, *stream));
+                    run.iter().for_each(|(stream, _)| ended.done.add(*stream));
                 }
                 // SAFETY: what is under way is dropped with its pair.
                 Kind::Atomic(atomic) => unsafe { atomic.finish() },
@@ -575,7 +581,7 @@ impl LaneState {
         let run = run.map(|run| (run.stream(queue), run.requests));
         let sent = self.sent.drain(..).filter_map(|sent| sent.kind.counted());
         let waiting = self.waiting.drain(..).filter_map(|request| request.counted());
-        for (stream, count) in self.acknowledged.drain(..) {
+        for (stream, count) in self.acknowledged.take() {
             ended.lose(stream, count, count);
         }
         for (stream, requests) in sent.chain(self.refused.take()).chain(run).chain(waiting) {

@@ -33,7 +33,7 @@ impl DeviceTable {
         slot: &Slot,
         (queue, peer): (QueueId, Rank),
         size_max: u64,
-        begin: impl FnOnce() -> Option<u32>,
+        begin: impl Fn() -> Option<u32>,
     ) -> bool {
         let found = self.lanes.get(queue.index()).and_then(OnceArc::get);
         let Some(lane) = found.and_then(|lanes| lanes.get(peer.index())?.get()) else {
@@ -42,15 +42,26 @@ impl DeviceTable {
         if lane.direct.is_held_by(slot) {
             return false;
         }
+        // With the bias, in a section, or with the lane's lock, which is taken below.
+        let begin = || {
+            let generation = begin()?;
+            self.note_unfinished(queue, peer);
+            Some(generation)
+        };
+        if lane.direct.resume(slot, begin) {
+            return true;
+        }
         let usable = self.condition.is_usable() || self.forced;
         let Some(state) = lane.try_lock().filter(|state| usable && state.takes_more()) else {
             return false;
         };
+        // Else its holder could open a run too.
+        if !lane.direct.is_free() {
+            return false;
+        }
         let is_new = !lane.direct.has_run();
         if is_new {
             let Some(generation) = begin() else { return false };
-            // A wait that clears it looks at the lane behind its lock, which this thread has.
-            self.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
             lane.direct.open_run(generation);
         }
         let is_first = is_new && state.has_ended_all();

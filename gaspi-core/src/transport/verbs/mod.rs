@@ -41,6 +41,7 @@ mod sharing;
 mod shown;
 mod socket_looks;
 mod subnet;
+mod unfinished;
 mod vouching;
 mod work;
 
@@ -55,6 +56,7 @@ use crate::transport::requests::{GetTarget, PendingRequests};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::{Behind, Carried, Upcalls};
 use crate::wire::message::{Put, RemoteAddress, Stream};
+use completions::Completions;
 use divert::Diverted;
 use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
@@ -62,8 +64,10 @@ use lane::{Lane, LaneState, Request};
 use receives::Receives;
 use socket_looks::SocketLooks;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use unfinished::Unfinished;
 use work::{Completion, Outcome};
 
 pub(crate) use atomics::AtomicReach;
@@ -105,6 +109,30 @@ const VISIBLE: QueueId = QueueId(ATOMICS.0 + 1);
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceArc<Lane>]>;
 
+/// Lanes by the numbers of their queue pairs, which the device gives: nobody can choose ones that
+/// collide.
+type ByNumber = HashMap<u32, (QueueId, Rank), BuildHasherDefault<NumberHasher>>;
+
+/// Spreads numbers of queue pairs, in a few instructions: each completion is looked up.
+#[derive(Debug, Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
+    }
+
+    fn write_u32(&mut self, number: u32) {
+        // The table takes bits from both ends.
+        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 ^= self.0 >> 32;
+    }
+}
+
 /// The device of a rank, and what it carries.
 #[derive(Debug)]
 pub(crate) struct DeviceTable {
@@ -112,7 +140,7 @@ pub(crate) struct DeviceTable {
     receives: Mutex<Receives>,
     lanes: [OnceArc<Lanes>; VISIBLE.0 as usize + 1],
     /// Whose a queue pair is, by its number.
-    by_number: Mutex<HashMap<u32, (QueueId, Rank)>>,
+    by_number: Mutex<ByNumber>,
     ranks: u32,
     /// Whether nothing may go by streams that can go by the device.
     pub(crate) forced: bool,
@@ -124,8 +152,8 @@ pub(crate) struct DeviceTable {
     troubles: Mutex<HashMap<Rank, Trouble>>,
     requests: Arc<PendingRequests>,
     posted_receives: Arc<PostedReceives>,
-    /// Whether a queue may have runs, or writes that no read is behind.
-    has_unfinished: [AtomicBool; QUEUE_MAX as usize],
+    /// Lanes of a queue that may have runs, or writes that no read is behind.
+    unfinished: [OnceArc<Unfinished>; QUEUE_MAX as usize],
     arming: Arming,
     /// When the sockets are to be looked at, which is done by time.
     socket_looks: SocketLooks,
@@ -157,7 +185,7 @@ impl DeviceTable {
             troubles: Mutex::default(),
             requests,
             posted_receives,
-            has_unfinished: [const { AtomicBool::new(false) }; QUEUE_MAX as usize],
+            unfinished: [const { OnceArc::new() }; QUEUE_MAX as usize],
             arming: Arming::default(),
             socket_looks: SocketLooks::default(),
             device,
@@ -183,10 +211,20 @@ impl DeviceTable {
         self.place(queue, peer).get_or_init(|| Arc::new(Lane::new(queue, peer)))
     }
 
+    /// Something is about to be posted that a wait for the queue has to end: see
+    /// [`Unfinished::note`].
+    fn note_unfinished(&self, queue: QueueId, peer: Rank) {
+        let none = || Arc::new(Unfinished::new(self.ranks));
+        self.unfinished[queue.index()].get_or_init(none).note(peer);
+    }
+
     /// The lanes that have been used, of one queue or of all.
     fn used(&self, queue: Option<QueueId>) -> impl Iterator<Item = &Lane> {
-        let of = move |nth: &usize| queue.is_none_or(|queue| queue.index() == *nth);
-        let lanes = (0..self.lanes.len()).filter(of).filter_map(|nth| self.lanes[nth].get());
+        let of = match queue {
+            Some(queue) => std::slice::from_ref(&self.lanes[queue.index()]),
+            None => &self.lanes[..],
+        };
+        let lanes = of.iter().filter_map(OnceArc::get);
         lanes.flat_map(|lanes| lanes.iter().filter_map(OnceArc::get))
     }
 
@@ -328,7 +366,7 @@ impl Verbs<'_> {
         }
         match &request {
             Request::Put { put, .. } => {
-                self.table.has_unfinished[queue.index()].store(true, Ordering::Relaxed);
+                self.table.note_unfinished(queue, peer);
                 self.up.carried(peer, true, Carried::Written(put.size));
             }
             Request::Get { size, .. } => {
@@ -348,6 +386,9 @@ impl Verbs<'_> {
 
     /// Posts what waits, here or by the stream. Where that fails the pair is taken down.
     fn pump(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
+        if !state.has_waiting() {
+            return;
+        }
         if let Err(reason) = state.pump() {
             return self.fail(state, &reason);
         }
@@ -415,11 +456,15 @@ impl<'a> Verbs<'a> {
     fn poll_with(self, mut receives: MutexGuard<'_, Receives>) -> bool {
         let _handling = epoch::handling();
         let mut busy = false;
-        for completion in self.table.device.poll_sent().iter() {
+        let mut completions = Completions::none();
+        self.table.device.poll_sent(&mut completions);
+        for completion in completions.iter() {
             busy = true;
             self.sent(&completion);
         }
-        for completion in self.table.device.poll_received().iter() {
+        completions.clear();
+        self.table.device.poll_received(&mut completions);
+        for completion in completions.iter() {
             busy = true;
             self.received(&mut receives, &completion);
         }
@@ -486,9 +531,11 @@ impl<'a> Verbs<'a> {
 
     fn drain(self, receives: &mut Receives) {
         let mut handled = self.feed_parked(receives);
+        let mut come = Completions::none();
         // What comes meanwhile can wait.
         while handled < self.table.device.handles.limits.receives as usize {
-            let come = self.table.device.poll_received();
+            come.clear();
+            self.table.device.poll_received(&mut come);
             if come.count() == 0 {
                 break;
             }
@@ -503,6 +550,9 @@ impl<'a> Verbs<'a> {
     }
 
     fn refill(self, receives: &mut Receives) {
+        if !receives.has_free() {
+            return;
+        }
         if let Err(reason) = receives.refill(&self.table.device) {
             log::warn!("messages by the device: {reason}");
         }

@@ -82,6 +82,11 @@ impl Receives {
         self.limit_set = true;
     }
 
+    /// Whether buffers have been dealt with since.
+    pub(super) fn has_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Posts all buffers that have been dealt with.
     ///
     /// # Errors

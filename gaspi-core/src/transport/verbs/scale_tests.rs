@@ -93,7 +93,8 @@ fn hand_over(from: &DeviceTable, to: &DeviceTable, peers: u32) -> u64 {
 /// Takes all completions of sent requests.
 fn take_completions(table: &DeviceTable) {
     loop {
-        let came = table.device.poll_sent();
+        let mut came = Completions::none();
+        table.device.poll_sent(&mut came);
         if came.count() == 0 {
             return;
         }
@@ -153,7 +154,9 @@ fn pair_with(peers: u32) -> Cost {
         drop(state);
         take_completions(&own);
         let mut receives = others.receives.lock();
-        for come in others.device.poll_received().iter() {
+        let mut came = Completions::none();
+        others.device.poll_received(&mut came);
+        for come in came.iter() {
             receives.give_back(come.id as usize);
         }
         receives.refill(&others.device).expect("posted");

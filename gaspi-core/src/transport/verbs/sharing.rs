@@ -29,7 +29,7 @@ impl LaneState {
 
     /// Whether something of a queue is under way here, or waits.
     pub(super) fn has_of(&self, queue: QueueId) -> bool {
-        let of_sent = self.sent_of().chain(self.acknowledged.iter().map(|(stream, _)| *stream));
+        let of_sent = self.sent_of().chain(self.acknowledged.streams());
         let of_waiting = self.waiting.iter().filter_map(Request::counted).map(|(stream, _)| stream);
         of_sent.chain(of_waiting).any(|stream| stream.queue == queue)
     }

@@ -58,9 +58,11 @@ pub(super) unsafe extern "C" fn post_send(
     let net = entered.net();
     net.card(pair.card).counters.posts += 1;
     let mut next = list;
+    let mut signalled = false;
     while !next.is_null() {
         // SAFETY: C contract: a list of requests that ends with NULL.
         let wr = unsafe { &*next };
+        signalled |= wr.send_flags & sys::IBV_SEND_SIGNALED != 0;
         // SAFETY: C contract.
         let (request, sges) = unsafe { (request(wr), pieces(wr.sg_list, wr.num_sge)) };
         if let Err(error) = net.post_send(pair.number, request, sges) {
@@ -69,6 +71,10 @@ pub(super) unsafe extern "C" fn post_send(
             return error;
         }
         next = wr.next;
+    }
+    drop(entered);
+    if signalled && pair.fabric.awaits_answers {
+        pair.fabric.await_answers(pair.number);
     }
     0
 }

@@ -20,6 +20,9 @@ use crate::options::Options;
 /// How long bytes are held between two looks of the engine, when nothing else is to be done.
 const HELD: Duration = Duration::from_micros(50);
 
+/// How long a post waits for answers at most.
+const ANSWERED: Duration = Duration::from_secs(1);
+
 /// Where a signal about an object goes.
 #[derive(Clone, Debug)]
 pub(super) struct Ear {
@@ -52,8 +55,10 @@ pub(crate) struct State {
 pub(crate) struct Fabric {
     pub(crate) index: u32,
     pub(crate) unkind: bool,
+    pub(super) awaits_answers: bool,
     state: Mutex<State>,
     wake: Condvar,
+    answered: Condvar,
     start: Instant,
     scale: u64,
     advanced_ns: AtomicU64,
@@ -76,8 +81,10 @@ impl Fabric {
         let fabric = Arc::new(Fabric {
             index,
             unkind: options.behaviour.shuffle != 0,
+            awaits_answers: options.behaviour.await_answers != 0,
             state: Mutex::new(state),
             wake: Condvar::new(),
+            answered: Condvar::new(),
             start: Instant::now(),
             scale: options.behaviour.time_scale,
             advanced_ns: AtomicU64::new(0),
@@ -93,6 +100,21 @@ impl Fabric {
     /// The model, until the guard is dropped: then signals go out, and the engine goes on.
     pub(crate) fn enter(&self) -> Entered<'_> {
         Entered { fabric: self, state: lock(&self.state) }
+    }
+
+    /// A frame of another process.
+    pub(super) fn receive(&self, frame: Frame) {
+        self.enter().net().receive(frame);
+        self.answered.notify_all();
+    }
+
+    /// Waits until a pair has nothing under way that could still be answered.
+    pub(super) fn await_answers(&self, pair: u32) {
+        let (mut state, start) = (lock(&self.state), Instant::now());
+        while start.elapsed() < ANSWERED && state.net.awaits_answers(pair) {
+            let waited = self.answered.wait_timeout(state, ANSWERED);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
     }
 
     fn now_ns(&self) -> u64 {

@@ -82,6 +82,12 @@ impl Network {
         }
     }
 
+    /// Whether something that a pair has posted has no answer yet.
+    pub(crate) fn awaits_answers(&self, number: u32) -> bool {
+        let pair = self.pairs.find(number);
+        pair.is_some_and(|pair| !pair.sending.halted && !pair.sending.entries.is_empty())
+    }
+
     fn answer(&mut self, target: u32, arriving: &Arriving, data: &[u8]) {
         let Some(own) = self.outbox.as_ref().map(|outbox| outbox.own) else { return };
         if !self.can_reach(own, arriving.card) {
