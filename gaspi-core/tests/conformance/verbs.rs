@@ -121,6 +121,41 @@ const FIRST_TOLD: u32 = 1000;
 /// As verbs number it: retries exceeded.
 pub(crate) const NO_ANSWER: u32 = 12;
 
+fn threads_that_write_and_wait_at_once_leave_nothing_under_way() {
+    const EACH: u64 = 10_000;
+    run_with_devices(3, "", |rt, _| {
+        make(rt, S0, 64);
+        make(rt, S1, 64);
+        if rt.rank() == Rank(0) {
+            // Each wait ends what both have posted, and each write may be the first one behind it.
+            std::thread::scope(|scope| {
+                for thread in 0..2 {
+                    scope.spawn(move || {
+                        let at = 8 * thread;
+                        for value in 1..=EACH {
+                            let peer = Rank(1 + (value % 2) as u16);
+                            put_u64(rt, S0, at, value);
+                            let (local_offset, remote_offset) = (at, at);
+                            let t =
+                                Transfer { remote: S1, local_offset, remote_offset, ..eight(peer) };
+                            rt.write(&t, Q0, LIMIT).expect("posted");
+                            rt.wait(Q0, LIMIT).expect("wait");
+                        }
+                    });
+                }
+            });
+            assert_eq!(rt.queue_size(Q0), Ok(0));
+            rt.wait(Q0, Timeout::Test).expect("nothing is left");
+        }
+        meet(rt);
+        let last = [0, EACH, EACH - 1][usize::from(rt.rank().0)];
+        for thread in 0..2 {
+            assert_eq!(get_u64(rt, S1, 8 * thread), last);
+        }
+        meet(rt);
+    });
+}
+
 fn a_request_that_the_device_fails_costs_its_queue_and_target_only() {
     let told = std::sync::Barrier::new(2);
     run_with_devices(2, "", |rt, fabric| {
@@ -530,6 +565,7 @@ tests! {
         a_queue_without_a_pair_is_an_error_and_no_hang,
         a_rank_that_computes_holds_no_sender_of_notifications_back,
         writes_beyond_the_send_queue_need_no_further_call,
+        threads_that_write_and_wait_at_once_leave_nothing_under_way,
         a_request_that_the_device_fails_costs_its_queue_and_target_only,
         a_wait_ends_when_the_data_is_in_the_memory_of_the_target,
         memory_that_the_device_does_not_take_is_an_error_with_its_remedy,
