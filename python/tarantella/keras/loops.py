@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from .. import collectives, data, log, ranks, settings
 from . import callbacks as callback_lists
-from . import calls, gathering, metrics, sources
+from . import arrays, calls, gathering, kinds, metrics, sources
 from .calls import Call
 from .sources import Source
 
@@ -31,13 +31,13 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     fraction = call.take("validation_split", 0.0)
     validation = call.take("validation_data")
     if fraction and validation is None:
-        (x, y, sample_weight), validation = sources.split((x, y, sample_weight), fraction)
+        (x, y, sample_weight), validation = arrays.split((x, y, sample_weight), fraction)
     steps = calls.positive("steps_per_epoch", call.take("steps_per_epoch"))
     workers = call.kwargs.get("workers", 1)
     shuffle = call.take("shuffle", True)
-    of_all = calls.compare_calls("fit", {"order": sources.draw(x, shuffle)})
+    of_all = calls.compare_calls("fit", {"order": arrays.draw(x, shuffle)})
     told = [each["order"] for each in of_all]
-    order_seed, drawn = sources.order_seed(told), told[0][1]
+    order_seed, drawn = arrays.order_seed(told), told[0][1]
     if not call.distribute and ranks.get_size() > 1:
         # Each rank its own order of its own data.
         order_seed = drawn = (told[0][1] if told[0][0] is None else told[0][0]) + ranks.get_rank()
@@ -51,7 +51,7 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         order_seed=order_seed,
         drawn=drawn,
     )
-    source = sources.make(request, x, y, sample_weight)
+    source = kinds.make(request, x, y, sample_weight)
     call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
     if source.batch is not None:
         sources.check_first(request, source.batch)
@@ -122,12 +122,12 @@ def _validation(call: Call, validation: Any, batch_size: Optional[int], workers:
     else:
         parts = (validation, None, None)
     steps = calls.positive("validation_steps", call.kwargs.get("validation_steps"))
-    arrays = (
+    are_arrays = (
         not hasattr(parts[0], "element_spec")
         and not hasattr(parts[0], "on_epoch_end")
         and not hasattr(parts[0], "__next__")
     )
-    if arrays and size is None and micro is None:
+    if are_arrays and size is None and micro is None:
         size = batch_size
     request = call.request(
         procedure="validation",
@@ -138,7 +138,7 @@ def _validation(call: Call, validation: Any, batch_size: Optional[int], workers:
         micro_batch_name="tnt_validation_micro_batch_size",
         workers=workers,
     )
-    source = sources.make(request, *parts)
+    source = kinds.make(request, *parts)
     if not distribute:
         log.logger().info(
             "tnt_distribute_validation_dataset=False: each rank evaluates its own data"
@@ -280,7 +280,7 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         steps=steps,
         workers=call.kwargs.get("workers", 1),
     )
-    source = sources.make(request, call.take("x"), call.take("y"), call.take("sample_weight"))
+    source = kinds.make(request, call.take("x"), call.take("y"), call.take("sample_weight"))
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
     own = dict(
         callback_lists.told(call.keras, listed),
@@ -354,7 +354,7 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     request = call.request(
         batch_size=batch_size, steps=steps, workers=call.kwargs.get("workers", 1)
     )
-    source = sources.make(request, call.take("x"))
+    source = kinds.make(request, call.take("x"))
     calls.compare_calls(
         "predict",
         {
@@ -418,7 +418,7 @@ def _element(call: Call, class_weight: Any = None) -> Tuple[Any, Any]:
     """The slice of this rank of the arguments, and its share."""
     request = call.request(class_weight=class_weight)
     x, y, sample_weight = call.take("x"), call.take("y"), call.take("sample_weight")
-    return sources.slice_of(request, x, y, sample_weight)
+    return arrays.slice_of(request, x, y, sample_weight)
 
 
 def train_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
