@@ -1,8 +1,9 @@
 // operators.cc: the operators for TensorFlow that sum gradients over the ranks of a job.
 //
-// Start hands a gradient to a fused buffer of libgaspi and returns at once; Finish waits for the
-// sums of a bucket and lends them to TensorFlow where they lie. Graphs name a fused buffer by the
-// number of a slot, so a graph stays valid when a buffer is made anew on another group of ranks.
+// Start hands the gradients of a bucket to a fused buffer of libgaspi and returns at once; Finish
+// waits for their sums and lends them to TensorFlow where they lie. Graphs name a fused buffer by
+// the number of a slot, so a graph stays valid when a buffer is made anew on another group of
+// ranks.
 //
 // Built without exceptions, RTTI and the C++ library, and against TensorFlow's C API only: one
 // binary serves TensorFlow 2.10 to 2.21.
@@ -219,12 +220,11 @@ bool put_scalar(TF_OpKernelContext *context, int index, int64_t value) {
 struct Kernel {
   TF_DataType type;
   int64_t slot;
-  int64_t tensor;
   int64_t *tensors;
   int32_t tensors_num;
 };
 
-enum Attributes { kType = 1, kTensor = 2, kTensors = 4 };
+enum Attributes { kType = 1, kTensors = 2 };
 
 template <int attributes>
 void *create(TF_OpKernelConstruction *construction) {
@@ -233,9 +233,6 @@ void *create(TF_OpKernelConstruction *construction) {
   TF_OpKernelConstruction_GetAttrInt64(construction, "slot", &kernel->slot, status.inner);
   if (status.ok() && (attributes & kType) != 0) {
     TF_OpKernelConstruction_GetAttrType(construction, "T", &kernel->type, status.inner);
-  }
-  if (status.ok() && (attributes & kTensor) != 0) {
-    TF_OpKernelConstruction_GetAttrInt64(construction, "tensor", &kernel->tensor, status.inner);
   }
   if (status.ok() && (attributes & kTensors) != 0) {
     int32_t unused;
@@ -258,24 +255,20 @@ void destroy(void *kernel) {
   free(kernel);
 }
 
-// ---- Start: a gradient into its bucket ----
+// ---- Start: the gradients of a bucket ----
 
-void start(void *state, TF_OpKernelContext *context) {
-  const Kernel *kernel = static_cast<Kernel *>(state);
-  const Input gradient(context, 0), scale(context, 1);
-  if (gradient.tensor == nullptr || scale.tensor == nullptr) return;
-  Buffer *buffer = hold(kernel->slot);
-  if (buffer == nullptr) return fail_without_buffer(context);
+// Hands over one gradient; false, with the context failed, if that is not possible.
+bool hand_over(TF_OpKernelContext *context, Buffer *buffer, int64_t number, const Input &gradient,
+               double factor) {
   const uint64_t count = static_cast<uint64_t>(TF_TensorElementCount(gradient.tensor));
-  const double factor = *scale.data<double>();
-  if (kernel->tensor >= buffer->num || buffer->shapes[kernel->tensor].count != count) {
+  if (number >= buffer->num || buffer->shapes[number].count != count) {
     fail(context, TF_INVALID_ARGUMENT,
          "tarantella: gradient %lld has %llu elements, and its variable has not; it cannot be "
          "summed",
-         static_cast<long long>(kernel->tensor), static_cast<unsigned long long>(count));
-    return let_go(buffer);
+         static_cast<long long>(number), static_cast<unsigned long long>(count));
+    return false;
   }
-  const gaspi_size_t tensor = static_cast<gaspi_size_t>(kernel->tensor);
+  const gaspi_size_t tensor = static_cast<gaspi_size_t>(number);
   gaspi_return_t code;
   if (factor == 0.0) {
     // A rank without samples contributes exactly 0, whatever its gradient is: NaN times 0 is not.
@@ -285,11 +278,24 @@ void start(void *state, TF_OpKernelContext *context) {
   } else {
     code = gaspi_fusion_submit(buffer->fusion, tensor, gradient.data<void>(), factor);
   }
-  if (code != GASPI_SUCCESS) {
-    fail_by_library(context, "a gradient cannot be handed over");
-  } else {
-    put_scalar(context, 0, 0);
+  if (code != GASPI_SUCCESS) fail_by_library(context, "a gradient cannot be handed over");
+  return code == GASPI_SUCCESS;
+}
+
+void start(void *state, TF_OpKernelContext *context) {
+  const Kernel *kernel = static_cast<Kernel *>(state);
+  const Input scale(context, kernel->tensors_num);
+  if (scale.tensor == nullptr) return;
+  Buffer *buffer = hold(kernel->slot);
+  if (buffer == nullptr) return fail_without_buffer(context);
+  const double factor = *scale.data<double>();
+  bool done = true;
+  for (int32_t index = 0; done && index < kernel->tensors_num; index++) {
+    const Input gradient(context, index);
+    done = gradient.tensor != nullptr &&
+           hand_over(context, buffer, kernel->tensors[index], gradient, factor);
   }
+  if (done) put_scalar(context, 0, 0);
   let_go(buffer);
 }
 
@@ -569,20 +575,18 @@ __attribute__((constructor)) void register_operators() {
                                        static_cast<TF_DataType>(0)};
   static const TF_DataType rows[] = {TF_FLOAT, TF_DOUBLE, TF_HALF, TF_BFLOAT16, TF_INT64,
                                      static_cast<TF_DataType>(0)};
-  static const char *const start_attributes[] = {"T: {float, double, half, bfloat16}", "slot: int",
-                                                 "tensor: int", nullptr};
-  static const char *const start_inputs[] = {"gradient: T", "scale: double", "step: int64",
-                                             nullptr};
-  static const char *const start_arguments[] = {"gradient", "scale", "step", "token", nullptr};
-  define("TarantellaStart", start_attributes, start_inputs, "token: int64");
-  provide("TarantellaStart", floats, start_arguments, create<kType | kTensor>, start);
-
-  static const char *const finish_attributes[] = {"T: {float, double, half, bfloat16}",
+  static const char *const bucket_attributes[] = {"T: {float, double, half, bfloat16}",
                                                   "N: int >= 1", "slot: int", "tensors: list(int)",
                                                   nullptr};
-  static const char *const finish_inputs[] = {"tokens: N * int64", nullptr};
-  static const char *const finish_arguments[] = {"tokens", "sums", nullptr};
-  define("TarantellaFinish", finish_attributes, finish_inputs, "sums: N * T");
+  static const char *const start_inputs[] = {"gradients: N * T", "scale: double", "step: int64",
+                                             nullptr};
+  static const char *const start_arguments[] = {"gradients", "scale", "step", "token", nullptr};
+  define("TarantellaStart", bucket_attributes, start_inputs, "token: int64");
+  provide("TarantellaStart", floats, start_arguments, create<kType | kTensors>, start);
+
+  static const char *const finish_inputs[] = {"token: int64", nullptr};
+  static const char *const finish_arguments[] = {"token", "sums", nullptr};
+  define("TarantellaFinish", bucket_attributes, finish_inputs, "sums: N * T");
   provide("TarantellaFinish", floats, finish_arguments, create<kType | kTensors>, finish);
 
   static const char *const slot_attribute[] = {"slot: int", nullptr};

@@ -52,6 +52,7 @@ const ENVIRONMENTS: [Environment; 11] = [
                     "job_interface",
                     "job_metrics",
                     "job_training",
+                    "job_types",
                 ],
             ),
             (

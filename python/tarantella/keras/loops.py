@@ -6,7 +6,6 @@ holds all arguments by name.
 """
 
 import contextlib
-import weakref
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -14,187 +13,9 @@ import tensorflow as tf
 
 from .. import collectives, data, log, ranks, settings
 from . import callbacks as callback_lists
-from . import flavour, gathering, is_keras3, metrics, sources
-from .sources import Request, Source
-
-# Loops that run for a model; more than one where a callback calls evaluate.
-_depths: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
-
-
-# ==== What a call begins with ====
-
-
-class Call:
-    """One call of fit, evaluate or predict: who was called with what."""
-
-    def __init__(self, model: Any, procedure: str, kwargs: Dict[str, Any]) -> None:
-        self.model = model
-        self.procedure = procedure
-        self.kwargs = dict(kwargs)
-        self.keras = flavour(model)
-        self.keras3 = is_keras3(model)
-        self.distribute = _boolean(
-            "tnt_distribute_dataset", self.kwargs.pop("tnt_distribute_dataset", True)
-        )
-        self.micro_batch_size = _positive(
-            "tnt_micro_batch_size", self.kwargs.pop("tnt_micro_batch_size", None)
-        )
-        self.watch = data.Watch()
-        self.validation_watch = data.Watch()
-
-    def take(self, name: str, default: Any = None) -> Any:
-        """Takes an argument out of those that Keras is given."""
-        return self.kwargs.pop(name, default)
-
-    def request(self, **more: Any) -> Request:
-        """What a source has to know."""
-        fields = dict(
-            keras=self.keras,
-            keras3=self.keras3,
-            procedure=self.procedure,
-            model=self.model,
-            micro_batch_size=self.micro_batch_size,
-            distribute=self.distribute,
-        )
-        return Request(**dict(fields, **more))
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[None]:
-        """Around Keras' own loop: output on the master only, errors of the data pipeline as they
-        were raised.
-        """
-        quiet = not (ranks.is_master_rank() or settings.get().output_on_all_devices)
-        interactive = _quieten(self.keras) if quiet else None
-        _depths[self.model] = _depths.get(self.model, 0) + 1
-        try:
-            yield
-        except tf.errors.OpError as error:
-            for watch in (self.watch, self.validation_watch):
-                if watch.error is not None:
-                    raise watch.error from None
-            raise error
-        finally:
-            _depths[self.model] -= 1
-            if interactive:
-                self.keras.utils.enable_interactive_logging()
-
-    def verbosity(self) -> None:
-        """Only the master shows a progress bar."""
-        if not (ranks.is_master_rank() or settings.get().output_on_all_devices):
-            self.kwargs["verbose"] = 0
-
-
-def in_loop(model: Any) -> bool:
-    """Whether a loop of this module runs for a model: then callbacks are what calls."""
-    return _depths.get(model, 0) > 0
-
-
-def _quieten(keras: Any) -> bool:
-    utils = keras.utils
-    if not hasattr(utils, "disable_interactive_logging"):
-        return False
-    enabled = utils.is_interactive_logging_enabled()
-    utils.disable_interactive_logging()
-    return enabled
-
-
-def _boolean(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError("{} is {!r}; it has to be True or False".format(name, value))
-    return bool(value)
-
-
-def _positive(name: str, value: Any) -> Optional[int]:
-    if value is None:
-        return None
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError("{} is {!r}; it has to be a number of samples".format(name, value))
-    if value < 1:
-        raise ValueError("{} is {}; it has to be at least 1".format(name, value))
-    return int(value)
-
-
-def _require_compiled(call: Call) -> None:
-    model = call.model
-    compiled = (
-        getattr(model, "compiled", False) if call.keras3 else getattr(model, "_is_compiled", False)
-    )
-    if not compiled:
-        kind = ValueError if call.keras3 else RuntimeError
-        raise kind(
-            "You must compile your model before training/testing: call model.compile(optimizer,"
-            " loss) before {}()".format(call.procedure)
-        )
-
-
-def _compare_calls(procedure: str, own: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """What all ranks say of their call; a difference that would part them is an error on all."""
-    own = dict({"procedure": procedure}, **own)
-    of_all = collectives.allgather_object(own) if ranks.get_size() > 1 else [own]
-    for rank, other in enumerate(of_all):
-        for name, value in of_all[0].items():
-            if name in ("procedure", "must_agree") or name in of_all[0].get("must_agree", ()):
-                if other.get(name) != value:
-                    raise ValueError(
-                        "ranks 0 and {} called {} with different {}: {} and {}; call it with the"
-                        " same arguments on all ranks".format(
-                            rank, procedure, name.replace("_", " "), value, other.get(name)
-                        )
-                    )
-    return of_all
-
-
-# ==== Building ====
-
-
-def _example(spec: Any) -> Any:
-    """Zeros of the shape of a batch of one sample; None where the shape is not fixed enough."""
-    if not isinstance(spec, tf.TensorSpec) or spec.shape.rank is None or spec.dtype == tf.string:
-        return None
-    dimensions = [1] + [dimension for dimension in spec.shape[1:]]
-    return None if None in dimensions else tf.zeros(dimensions, spec.dtype)
-
-
-def is_built(model: Any) -> bool:
-    """Whether a model and its layers have their weights."""
-    return getattr(model, "built", True) and (not is_keras3(model) or not _unbuilt_layers(model))
-
-
-def build(model: Any, spec: Any, first: Optional[Callable[[], Any]] = None) -> None:
-    """Builds a model that is not built, by a call on zeros of the shape of the data, or else on its
-    first slice.
-    """
-    if is_built(model):
-        return
-    x = spec[0] if isinstance(spec, tuple) else spec
-    example = tf.nest.map_structure(_example, x)
-    if any(leaf is None for leaf in tf.nest.flatten(example)):
-        if first is None:
-            return
-        element = first()
-        example = element[0] if isinstance(element, tuple) else element
-    try:
-        model(example)
-    except NotImplementedError:
-        # Models with a train_step of their own need not have a call.
-        return
-
-
-def _unbuilt_layers(model: Any) -> bool:
-    return any(not getattr(layer, "built", True) for layer in getattr(model, "layers", []))
-
-
-def _prepare(call: Call, source: Optional[Source]) -> None:
-    from . import model as models
-
-    # The specification costs as much as the dataset itself: it is traced for it.
-    if source is not None and not is_built(call.model):
-        build(
-            call.model,
-            source.element_spec(),
-            lambda: next(iter(source.divided(data.Watch(), "off")))[0],
-        )
-    models.prepare(call.model)
+from . import arrays, calls, gathering, kinds, metrics, sources
+from .calls import Call
+from .sources import Source
 
 
 # ==== fit ====
@@ -203,19 +24,20 @@ def _prepare(call: Call, source: Optional[Source]) -> None:
 def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     """`fit` of a tnt.Model."""
     call = Call(model, "fit", kwargs)
-    _require_compiled(call)
+    calls.require_compiled(call)
     epochs = call.kwargs.get("epochs", 1)
     x, y, sample_weight = call.take("x"), call.take("y"), call.take("sample_weight")
-    batch_size = _positive("batch_size", call.take("batch_size"))
+    batch_size = calls.positive("batch_size", call.take("batch_size"))
     fraction = call.take("validation_split", 0.0)
     validation = call.take("validation_data")
     if fraction and validation is None:
-        (x, y, sample_weight), validation = sources.split((x, y, sample_weight), fraction)
-    steps = _positive("steps_per_epoch", call.take("steps_per_epoch"))
+        (x, y, sample_weight), validation = arrays.split((x, y, sample_weight), fraction)
+    steps = calls.positive("steps_per_epoch", call.take("steps_per_epoch"))
     workers = call.kwargs.get("workers", 1)
     shuffle = call.take("shuffle", True)
-    told = [each["order"] for each in _compare_calls("fit", {"order": sources.draw(x, shuffle)})]
-    order_seed, drawn = sources.order_seed(told), told[0][1]
+    of_all = calls.compare_calls("fit", {"order": arrays.draw(x, shuffle)})
+    told = [each["order"] for each in of_all]
+    order_seed, drawn = arrays.order_seed(told), told[0][1]
     if not call.distribute and ranks.get_size() > 1:
         # Each rank its own order of its own data.
         order_seed = drawn = (told[0][1] if told[0][0] is None else told[0][0]) + ranks.get_rank()
@@ -229,7 +51,7 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         order_seed=order_seed,
         drawn=drawn,
     )
-    source = sources.make(request, x, y, sample_weight)
+    source = kinds.make(request, x, y, sample_weight)
     call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
     if source.batch is not None:
         sources.check_first(request, source.batch)
@@ -257,11 +79,11 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     ]
     if call.distribute:
         own["must_agree"] += ["batch_size", "steps"]
-    of_all = _compare_calls("fit", own)
+    of_all = calls.compare_calls("fit", own)
     agreed = callback_lists.agree(own, of_all)
     cut = None if call.distribute else _common_steps(of_all, steps)
 
-    _prepare(call, source)
+    calls.prepare(call, source)
     if call.distribute:
         compare = settings.get().check_data if ranks.get_size() > 1 else "off"
         call.kwargs["x"] = source.divided(call.watch, compare, late=True)
@@ -281,13 +103,13 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
 
 def _validation(call: Call, validation: Any, batch_size: Optional[int], workers: int) -> Any:
     """The dataset that validation is handed; None without validation."""
-    distribute = _boolean(
+    distribute = calls.boolean(
         "tnt_distribute_validation_dataset", call.take("tnt_distribute_validation_dataset", True)
     )
-    micro = _positive(
+    micro = calls.positive(
         "tnt_validation_micro_batch_size", call.take("tnt_validation_micro_batch_size")
     )
-    size = _positive("validation_batch_size", call.take("validation_batch_size"))
+    size = calls.positive("validation_batch_size", call.take("validation_batch_size"))
     if validation is None or (isinstance(validation, (list, tuple)) and len(validation) == 0):
         return None
     if isinstance(validation, (list, tuple)):
@@ -299,13 +121,13 @@ def _validation(call: Call, validation: Any, batch_size: Optional[int], workers:
         parts = tuple(validation) + (None,) * (3 - len(validation))
     else:
         parts = (validation, None, None)
-    steps = _positive("validation_steps", call.kwargs.get("validation_steps"))
-    arrays = (
+    steps = calls.positive("validation_steps", call.kwargs.get("validation_steps"))
+    are_arrays = (
         not hasattr(parts[0], "element_spec")
         and not hasattr(parts[0], "on_epoch_end")
         and not hasattr(parts[0], "__next__")
     )
-    if arrays and size is None and micro is None:
+    if are_arrays and size is None and micro is None:
         size = batch_size
     request = call.request(
         procedure="validation",
@@ -316,7 +138,7 @@ def _validation(call: Call, validation: Any, batch_size: Optional[int], workers:
         micro_batch_name="tnt_validation_micro_batch_size",
         workers=workers,
     )
-    source = sources.make(request, *parts)
+    source = kinds.make(request, *parts)
     if not distribute:
         log.logger().info(
             "tnt_distribute_validation_dataset=False: each rank evaluates its own data"
@@ -451,14 +273,14 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     if kwargs.get("_use_cached_eval_dataset"):
         return _validate(model, base, kwargs)
     call = Call(model, "evaluate", kwargs)
-    _require_compiled(call)
-    steps = _positive("steps", call.kwargs.get("steps"))
+    calls.require_compiled(call)
+    steps = calls.positive("steps", call.kwargs.get("steps"))
     request = call.request(
-        batch_size=_positive("batch_size", call.take("batch_size")),
+        batch_size=calls.positive("batch_size", call.take("batch_size")),
         steps=steps,
         workers=call.kwargs.get("workers", 1),
     )
-    source = sources.make(request, call.take("x"), call.take("y"), call.take("sample_weight"))
+    source = kinds.make(request, call.take("x"), call.take("y"), call.take("sample_weight"))
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
     own = dict(
         callback_lists.told(call.keras, listed),
@@ -466,11 +288,11 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         distributed=call.distribute,
         must_agree=["distributed"] + (["steps"] if call.distribute else []),
     )
-    _compare_calls("evaluate", own)
+    calls.compare_calls("evaluate", own)
     call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
     if source.batch is not None and call.distribute:
         sources.check_first(request, source.batch)
-    _prepare(call, source)
+    calls.prepare(call, source)
     if call.distribute:
         call.kwargs["x"] = source.divided(call.watch, "off", late=True)
     else:
@@ -527,13 +349,13 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     call = Call(
         model, "predict", {name: value for name, value in kwargs.items() if name != "tnt_gather"}
     )
-    steps = _positive("steps", call.take("steps"))
-    batch_size = _positive("batch_size", call.take("batch_size"))
+    steps = calls.positive("steps", call.take("steps"))
+    batch_size = calls.positive("batch_size", call.take("batch_size"))
     request = call.request(
         batch_size=batch_size, steps=steps, workers=call.kwargs.get("workers", 1)
     )
-    source = sources.make(request, call.take("x"))
-    _compare_calls(
+    source = kinds.make(request, call.take("x"))
+    calls.compare_calls(
         "predict",
         {
             "distributed": call.distribute,
@@ -541,7 +363,7 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
             "must_agree": ["distributed", "tnt_gather"],
         },
     )
-    _prepare(call, source)
+    calls.prepare(call, source)
     if steps is not None:
         source.dataset = source.dataset.take(steps)
     sliced = call.micro_batch_size is not None and call.distribute
@@ -596,7 +418,7 @@ def _element(call: Call, class_weight: Any = None) -> Tuple[Any, Any]:
     """The slice of this rank of the arguments, and its share."""
     request = call.request(class_weight=class_weight)
     x, y, sample_weight = call.take("x"), call.take("y"), call.take("sample_weight")
-    return sources.slice_of(request, x, y, sample_weight)
+    return arrays.slice_of(request, x, y, sample_weight)
 
 
 def train_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
@@ -617,7 +439,7 @@ def test_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
 
 def _on_batch(model: Any, procedure: str, kwargs: Dict[str, Any], make: Callable, name: str) -> Any:
     call = Call(model, procedure, kwargs)
-    _require_compiled(call)
+    calls.require_compiled(call)
     element, share = _element(call, call.take("class_weight"))
     _prepare_for(call, element)
     made = make()
@@ -639,11 +461,11 @@ def _on_batch(model: Any, procedure: str, kwargs: Dict[str, Any], make: Callable
 def _prepare_for(call: Call, element: Any) -> None:
     from . import model as models
 
-    if not getattr(call.model, "built", True) or _unbuilt_layers(call.model):
+    if not getattr(call.model, "built", True) or calls.unbuilt_layers(call.model):
         spec = tf.nest.map_structure(
             lambda leaf: None if leaf is None else tf.type_spec_from_value(leaf), element
         )
-        build(call.model, spec, lambda: element)
+        calls.build(call.model, spec, lambda: element)
     models.prepare(call.model)
 
 

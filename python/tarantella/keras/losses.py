@@ -85,13 +85,20 @@ class _BatchMean:
         """The ranks together count as one batch."""
         step = steps.current()
         if sample_weight is None and step is not None and step.divisor is not None:
-            sample_weight = tf.cast(step.divisor, self.dtype)  # type: ignore[attr-defined]
+            dtype = self.dtype or values.dtype  # type: ignore[attr-defined]
+            sample_weight = tf.cast(step.divisor, dtype)
         return super().update_state(values, sample_weight=sample_weight)  # type: ignore[misc]
 
 
 def _weigh_batches(model: Any, named: Dict[str, Any]) -> None:
     losses = getattr(model, "_compile_loss", None)
-    if losses is None or not hasattr(losses, "metrics"):
+    if losses is None:
+        return
+    # Keras 3.0 counts each batch once in the loss of the model too; later ones give its samples.
+    tracker = getattr(model, "_loss_tracker", None)
+    if tracker is not None:
+        classes.extend(tracker, _BatchMean)
+    if not hasattr(losses, "metrics"):
         return
     if not losses.built:
         losses.build(named.get("y"), named["y_pred"])

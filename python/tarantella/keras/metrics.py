@@ -101,22 +101,27 @@ def plain(value: Any) -> Any:
     return array.item() if array.ndim == 0 else array
 
 
-def _results(model: Any) -> Dict[str, Any]:
+def results(model: Any) -> Dict[str, Any]:
+    """The values that a model's metrics have by their states as they are now."""
     if hasattr(model, "get_metrics_result"):
-        found = model.get_metrics_result()
-    else:
-        # Keras 2.10 does this in compute_metrics, behind an update of the states.
-        found = {}
-        for metric in model.metrics:
-            result = metric.result()
-            found.update(result if isinstance(result, dict) else {metric.name: result})
-    return {name: plain(value) for name, value in found.items()}
+        return model.get_metrics_result()
+    # Keras 2.10 does this in compute_metrics, behind an update of the states.
+    found: Dict[str, Any] = {}
+    for metric in model.metrics:
+        result = metric.result()
+        found.update(result if isinstance(result, dict) else {metric.name: result})
+    return found
+
+
+def plain_results(model: Any) -> Dict[str, Any]:
+    """The same, as Keras puts them into logs."""
+    return {name: plain(value) for name, value in results(model).items()}
 
 
 def global_results(model: Any) -> Dict[str, Any]:
     """The values of a model's metrics over the samples of all ranks. All ranks call it together."""
     if ranks.get_size() == 1:
-        return _results(model)
+        return plain_results(model)
     own = states(model)
     values = [_read(variable) for variable, _ in own]
     combined = _combine(values, [kind for _, kind in own])
@@ -124,7 +129,7 @@ def global_results(model: Any) -> Dict[str, Any]:
     try:
         for (variable, _), value in zip(own, combined):
             variable.assign(tf.cast(tf.constant(value, tf.float64), tf.as_dtype(variable.dtype)))
-        return _results(model)
+        return plain_results(model)
     finally:
         for (variable, _), value in zip(own, kept):
             variable.assign(value)

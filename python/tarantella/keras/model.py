@@ -1,24 +1,21 @@
 """`tnt.Model`: a model of Keras that trains on all ranks.
 
 The model is changed in place: its class becomes one that puts the methods here before its own. What
-`fit`, `evaluate` and `predict` do with data and callbacks is in loops.py; here are the step itself,
-what has to be equal on all ranks before it, and how failures become exceptions.
+`fit`, `evaluate` and `predict` do with data and callbacks is in loops.py, the step itself in
+train.py; here are what has to be equal on all ranks before it, and how failures become exceptions.
 
 For the other modules: `prepare`, `stop_requested`, `average_moving_statistics`, `check_drift`,
 `base_of`, and `restored`, within which model and optimizer have their own classes, as for saving.
 """
 
-import contextlib
 import enum
 import inspect
-import threading
-import weakref
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Optional
 
 import numpy as np
 import tensorflow as tf
 
-from .. import collectives, errors, log, ranks, settings
+from .. import collectives, log, ranks, settings
 from . import (
     batch_norm,
     classes,
@@ -29,9 +26,11 @@ from . import (
     optimizers,
     regroup,
     saving,
+    train,
     weights,
 )
-from .step import Control, Step, entered
+from .state import State, alone, state_of
+from .step import Step, entered
 
 # Samples of a rank's batch below which statistics of batch normalisation are warned of.
 LEAST_SAMPLES = 16
@@ -43,46 +42,6 @@ class ParallelStrategy(enum.Enum):
     DATA = "data"
     PIPELINING = "pipelining"
     ALL = "all"
-
-
-class State:
-    """What the layer knows of a model, outside of it."""
-
-    def __init__(self) -> None:
-        self.lock = threading.RLock()
-        self.control: Optional[Control] = None
-        self.dirty = True
-        self.seeded = False
-        self.in_fit = 0
-        self.own_wish = False
-        self.agreed_stop = False
-        self.samples: Any = None
-        self.weights_total = losses.Total()
-        self.sync_batch_norm = False
-        self.steps_averaged = 0
-        self.warned_of_few_samples = False
-        self.divided = True
-        # Where ranks may be lost, see regroup.py.
-        self.place: Optional[regroup.Place] = None
-        self.saved = regroup.Saved()
-        self.saved_counters = regroup.Saved()
-        self.counters: List[Any] = []
-        self.attempted: Any = None
-
-
-_states: "weakref.WeakKeyDictionary[Any, State]" = weakref.WeakKeyDictionary()
-
-
-def state_of(model: Any) -> State:
-    """The state of a model, made on first use."""
-    if model not in _states:
-        _states[model] = State()
-    return _states[model]
-
-
-def alone() -> bool:
-    """Whether the job has had one rank from its start: then nothing is exchanged."""
-    return ranks.size_of_job() == 1
 
 
 def base_of(model: Any) -> type:
@@ -246,7 +205,7 @@ class Distributed(saving.Saving):
         if alone():
             with entered(Step(tf.constant(1.0, tf.float64), share)):
                 return base(element)
-        return _train(self, base, element, share)
+        return train.train(self, base, element, share)
 
     def test_step(self, data: Any) -> Any:
         """One evaluation step on this rank's part."""
@@ -255,7 +214,7 @@ class Distributed(saving.Saving):
         if share is None or alone():
             with entered(Step(tf.constant(1.0, tf.float64), share)):
                 return base(element)
-        return _test(self, base, element, share)
+        return train.test(self, base, element, share)
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         """The loss, with the data losses of reduction `sum` scaled so that the weighted sum is
@@ -424,137 +383,6 @@ def _run(model: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
             return getattr(loops, name)(model, base, named)
     finally:
         state.in_fit -= fitting
-
-
-# ==== The step ====
-
-
-def _train(model: Any, base: Any, element: Any, share: Optional[Dict[str, Any]]) -> Any:
-    state = state_of(model)
-    if share is not None and "whole" in share:
-        return _train_late(model, state, base, element, share)
-    return _train_part(model, state, base, element, share)
-
-
-def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[str, Any]) -> Any:
-    """A step on a whole batch, in a job that may lose ranks."""
-    _make_place(state)
-    if state.control is None:
-        state.control = Control()
-    if state.attempted is None:
-        with tf.init_scope():
-            state.attempted = tf.Variable(
-                0, dtype=tf.int64, trainable=False, name="tarantella_attempted"
-            )
-    state.attempted.assign(state.control.steps() + 1, read_value=False)
-    state.saved.save((element, share))
-    if not state.counters:
-        with tf.init_scope():
-            optimizers.build(model.optimizer, model.trainable_variables)
-        # What changes although the sums of a step do not arrive.
-        state.counters = [variable for metric in model.metrics for variable in metric.variables]
-        state.counters += [
-            variable
-            for variable in weights.optimizer_variables(model.optimizer)
-            if int(np.prod(tuple(variable.shape))) == 1
-        ]
-    if state.counters:
-        state.saved_counters.save([tf.convert_to_tensor(variable) for variable in state.counters])
-    part, share = state.place.cut(element, share)
-    return _train_part(model, state, base, part, share)
-
-
-def _make_place(state: State) -> None:
-    if state.place is None:
-        state.place = regroup.Place()
-
-
-def _train_part(
-    model: Any, state: State, base: Any, element: Any, share: Optional[Dict[str, Any]]
-) -> Any:
-    if share is None:
-        with entered(Step(tf.constant(1.0 / ranks.get_size(), tf.float64))):
-            return base(element)
-    if state.control is None:
-        state.control = Control()
-        state.control.wish(state.own_wish)
-    _count_samples(model, state, share)
-    token = state.control.start(share)
-    step = Step(None, share)
-    step.started.append(token)
-    with entered(step):
-        step.weight = losses.weight_by_samples(step, share, state.divided, state.weights_total)
-        step.divisor = step.weight
-        with _stand_in(model, share):
-            logs = base(element)
-        flat = [value for value in tf.nest.flatten(logs) if tf.is_tensor(value)]
-        if regroup.may_lose_ranks():
-            # The line ends only when every variable has changed.
-            flat += [tf.convert_to_tensor(variable) for variable in model.trainable_weights]
-        done = state.control.finish(token, flat)
-    with tf.control_dependencies([done]):
-        return tf.nest.map_structure(
-            lambda value: tf.identity(value) if tf.is_tensor(value) else value, logs
-        )
-
-
-def _test(model: Any, base: Any, element: Any, share: Dict[str, Any]) -> Any:
-    state = state_of(model)
-    if "whole" in share:
-        _make_place(state)
-        element, share = state.place.cut(element, share)
-    step = Step(tf.constant(1.0, tf.float64), share)
-    with entered(step):
-        if state.divided:
-            step.divisor = losses.weight_by_samples(step, share, True, state.weights_total)
-        with _stand_in(model, share):
-            return base(element)
-
-
-def _count_samples(model: Any, state: State, share: Dict[str, Any]) -> None:
-    if not weights.moving_statistics(model):
-        return
-    if state.samples is None:
-        with tf.init_scope():
-            state.samples = tf.Variable(
-                0, dtype=tf.int64, trainable=False, name="tarantella_samples"
-            )
-    state.samples.assign_add(tf.cast(share["local"], tf.int64))
-
-
-@contextlib.contextmanager
-def _stand_in(model: Any, share: Dict[str, Any]) -> Iterator[None]:
-    """A rank without samples runs the first one in their place; its states are put back
-    afterwards.
-    """
-    variables = _restorable(model)
-    local = tf.cast(share["local"], tf.int64)
-    former = [tf.identity(tf.convert_to_tensor(variable)) for variable in variables]
-    yield
-    # Metrics of compile exist only once the first step was traced.
-    added = [
-        variable
-        for variable in _restorable(model)
-        if all(variable is not known for known in variables)
-    ]
-    former += [tf.zeros_like(tf.convert_to_tensor(variable)) for variable in added]
-
-    def put_back() -> Any:
-        for variable, value in zip(variables + added, former):
-            variable.assign(value)
-        return tf.constant(0)
-
-    tf.cond(tf.equal(local, 0), put_back, lambda: tf.constant(0))
-
-
-def _restorable(model: Any) -> List[Any]:
-    found = [variable for metric in model.metrics for variable in metric.variables]
-    common = batch_norm.synchronised_variables(model) if state_of(model).sync_batch_norm else []
-    return found + [
-        variable
-        for variable in model.non_trainable_weights
-        if all(variable is not other for other in common)
-    ]
 
 
 # ==== Making a model a distributed one ====

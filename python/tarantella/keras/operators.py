@@ -8,7 +8,7 @@ change, every slot gets a new buffer under its number, so graphs stay valid.
 import ctypes
 import os
 import weakref
-from typing import Any, List, Optional
+from typing import Any, List, Optional, Sequence
 
 import tensorflow as tf
 
@@ -112,6 +112,39 @@ class Slot:
             len(self.layout.tensors),
             ctypes.addressof(table),
         )
+
+    def start(self, tensors: Sequence[Any], scale: Any, order: Any) -> List[Any]:
+        """Hands over all tensors of the buffer; a token for each bucket, computed once its tensors
+        are.
+        """
+        return [
+            load().tarantella_start(
+                gradients=[tensors[at] for at in bucket],
+                scale=scale,
+                step=order,
+                slot=self.number,
+                tensors=bucket,
+            )
+            for bucket in self.buckets
+        ]
+
+    def finish(self, tensors: Sequence[Any], tokens: Sequence[Any]) -> List[Any]:
+        """The sums of what was handed over. Nothing but the tokens holds them back: what else has
+        to be handed over before any wait is up to the caller's control dependencies.
+        """
+        sums: List[Any] = [None] * len(tensors)
+        for bucket, token in zip(self.buckets, tokens):
+            waited = load().tarantella_finish(
+                token=token,
+                T=tensors[bucket[0]].dtype,
+                N=len(bucket),
+                slot=self.number,
+                tensors=bucket,
+            )
+            for at, total in zip(bucket, waited):
+                total.set_shape(tensors[at].shape)
+                sums[at] = total
+        return sums
 
 
 def drop_all() -> None:

@@ -61,7 +61,6 @@ class Reducer:
             reduced[at] = tf.convert_to_tensor(gradient)
             if reduced[at].shape.num_elements() != 0:
                 dense.append(at)
-        library = operators.load()
         weight = step.weight()
         order = self._steps.read_value()
         waits_for: List[Any] = list(step.current().started) if step.current() is not None else []
@@ -70,12 +69,8 @@ class Reducer:
             slot = self._slot(
                 [variables[at] for at in dense], [reduced[at].dtype.name for at in dense]
             )
-            tokens = [
-                library.tarantella_start(
-                    gradient=reduced[at], scale=weight, step=order, slot=slot.number, tensor=number
-                )
-                for number, at in enumerate(dense)
-            ]
+            own = [reduced[at] for at in dense]
+            tokens = slot.start(own, weight, order)
             waits_for += tokens
         for at in sparse:
             with tf.control_dependencies(waits_for):
@@ -83,18 +78,12 @@ class Reducer:
             waits_for.append(reduced[at].values)
         ends: List[Any] = [reduced[at].values for at in sparse]
         if dense:
-            with tf.control_dependencies(waits_for):
-                for bucket in slot.buckets:
-                    sums = library.tarantella_finish(
-                        tokens=[tokens[number] for number in bucket],
-                        T=reduced[dense[bucket[0]]].dtype,
-                        slot=slot.number,
-                        tensors=bucket,
-                    )
-                    for number, total in zip(bucket, sums):
-                        total.set_shape(reduced[dense[number]].shape)
-                        reduced[dense[number]] = total
-                    ends.append(sums[0])
+            # One operator between: else each wait would have an edge from each bucket.
+            with tf.control_dependencies([tf.group(*waits_for)]):
+                sums = slot.finish(own, tokens)
+            for at, total in zip(dense, sums):
+                reduced[at] = total
+            ends += [sums[bucket[0]] for bucket in slot.buckets]
         with tf.control_dependencies(ends):
             self._steps.assign_add(1, read_value=False)
             if regroup.may_lose_ranks():

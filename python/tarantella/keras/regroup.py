@@ -20,7 +20,7 @@ import numpy as np
 import tensorflow as tf
 
 from .. import collectives, data, errors, log, ranks, settings
-from . import operators
+from . import metrics, operators
 
 _ATTEMPTS = 100
 
@@ -162,7 +162,7 @@ class Mending:
             return self._mend(error)
 
     def _mend(self, error: Any) -> Any:
-        from .model import state_of
+        from .state import state_of
 
         while True:
             failure = self._translate(error)
@@ -174,7 +174,7 @@ class Mending:
             state.place.update()
             attempted, newest = self._synchronise(state)
             if attempted == newest:
-                return self._logs()
+                return metrics.results(self._model)
             try:
                 return self._repeat(state)
             except tf.errors.OpError as again:
@@ -209,9 +209,3 @@ class Mending:
 
             self._again = again if model.run_eagerly else tf.function(again)
         return self._again()
-
-    def _logs(self) -> Any:
-        results = getattr(self._model, "get_metrics_result", None)
-        if results is not None:
-            return results()
-        return {metric.name: metric.result() for metric in self._model.metrics}

@@ -273,7 +273,7 @@ class Saving:
 
     def load_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> Any:
         """Keras' load_weights, of what the master finds at the path."""
-        from . import loops, model as models
+        from . import calls, model as models
 
         base = models.base_of(self)
 
@@ -281,7 +281,7 @@ class Saving:
             with models.restored(self):
                 return base.load_weights(self, path, *args, **kwargs)
 
-        if loops.in_loop(self):
+        if calls.in_loop(self):
             result = load(filepath)
         else:
             with at_hand(filepath) as path:
@@ -314,9 +314,9 @@ def _write(
     one_file: bool,
     folder: bool,
 ) -> Any:
-    from . import loops, model as models
+    from . import calls, model as models
 
-    in_callback = loops.in_loop(model)
+    in_callback = calls.in_loop(model)
     if not in_callback and not all_devices:
         models.average_moving_statistics(model)
 

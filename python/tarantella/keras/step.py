@@ -39,27 +39,11 @@ class Step:
 
     def exchange(self, slot: operators.Slot, tensors: Sequence[Any]) -> List[Any]:
         """Sums over all ranks, now; for what the forward or backward pass itself needs."""
-        library = operators.load()
         one = tf.constant(1.0, tf.float64)
         with tf.control_dependencies(self._chain + self.started):
-            tokens = [
-                library.tarantella_start(
-                    gradient=tensor, scale=one, step=self._order(), slot=slot.number, tensor=at
-                )
-                for at, tensor in enumerate(tensors)
-            ]
-        sums: List[Any] = [None] * len(tensors)
+            tokens = slot.start(tensors, one, self._order())
         with tf.control_dependencies(tokens):
-            for bucket in slot.buckets:
-                waited = library.tarantella_finish(
-                    tokens=[tokens[at] for at in bucket],
-                    T=tensors[bucket[0]].dtype,
-                    slot=slot.number,
-                    tensors=bucket,
-                )
-                for at, total in zip(bucket, waited):
-                    total.set_shape(tensors[at].shape)
-                    sums[at] = total
+            sums = slot.finish(tensors, tokens)
         self._chain = list(sums)
         return sums
 

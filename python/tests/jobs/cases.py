@@ -16,9 +16,10 @@ import tarantella as tnt  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 from tarantella import collectives  # noqa: E402
+from tarantella.keras import is_keras3  # noqa: E402
 
 keras = tf.keras
-KERAS3 = getattr(keras, "__version__", "2").startswith("3.")
+KERAS3 = is_keras3(keras.Sequential())
 RANK, SIZE = tnt.get_rank(), tnt.get_size()
 _cases: List[Callable[[], None]] = []
 

@@ -20,7 +20,7 @@ from cases import RANK, SIZE, case, digits, keras, np, run, tf, tnt
 from expect import raises
 
 from tarantella import collectives, data, errors, library
-from tarantella.keras import metrics, operators, sources, step, weights
+from tarantella.keras import arrays, metrics, operators, step, weights
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -49,7 +49,7 @@ def found(check: Callable[[], Any], *kinds: type) -> bool:
 def last_batch_of_three() -> None:
     """No two ranks have as many samples of the last batch, or some have none."""
     job_training.against_plain(
-        job_training.perceptron, job_training._sgd, job_training._numbers(51), loss="mse"
+        job_training.perceptron, job_training.sgd, job_training.numbers(51), loss="mse"
     )
 
 
@@ -84,7 +84,7 @@ def seed_of_one_rank() -> None:
         return
     x, y = digits(60, "float64", 8)
     model = tnt.Model(job_loops.perceptron())
-    with planted(sources, "order_seed", lambda told: None):
+    with planted(arrays, "order_seed", lambda told: None):
         tf.random.set_seed(100 + RANK)
         with raises(errors.DataMismatch, "different batches"):
             model.fit(x, y, batch_size=20, verbose=0)
@@ -105,7 +105,7 @@ def skipped_broadcast() -> None:
 @case
 def averaged_metric() -> None:
     def averaged(model: Any) -> Any:
-        own = metrics._results(model)
+        own = metrics.plain_results(model)
         of_all = collectives.allgather_object(own)
         return {name: np.mean([each[name] for each in of_all]) for name in own}
 

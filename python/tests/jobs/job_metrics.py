@@ -58,19 +58,22 @@ BINARY = (
     "IoU",
     "MeanIoU",
 )
+# What plain Keras of a version cannot train with: R2Score resets a count of integers to 0.0.
+REFUSED = {"2.13": ("R2Score",)}
 # Not made to be given to compile: a base class, and those that take values instead of targets and
 # outputs.
 NOT_FOR_COMPILE = ("Metric", "Mean", "Sum", "MeanTensor", "MeanMetricWrapper")
 
 
 def classes():
-    """All metric classes of this Keras."""
+    """All metric classes of this Keras that plain Keras can train with."""
     found = {}
     for name, kind in sorted(vars(keras.metrics).items()):
         if (
             inspect.isclass(kind)
             and issubclass(kind, keras.metrics.Metric)
             and name not in NOT_FOR_COMPILE
+            and name not in REFUSED.get(".".join(keras.__version__.split(".")[:2]), ())
         ):
             found.setdefault(kind, name)
     return [(name, kind) for kind, name in found.items()]

@@ -73,7 +73,7 @@ def perceptron(regularizer: Any = None, dtype: str = "float64") -> Any:
     )
 
 
-def _numbers(
+def numbers(
     number: int = 50, batch: int = 16, weights: bool = False, outputs: int = 3, seed: int = 3
 ) -> Callable[[], Any]:
     generator = np.random.default_rng(seed)
@@ -83,7 +83,7 @@ def _numbers(
     return lambda: dataset(*arrays, batch=batch)
 
 
-def _sgd() -> Any:
+def sgd() -> Any:
     return keras.optimizers.SGD(0.05, momentum=0.9)
 
 
@@ -92,7 +92,7 @@ def _sgd() -> Any:
 
 @case
 def sgd_with_momentum() -> None:
-    against_plain(lenet, _sgd, _digits(64), epochs=3)
+    against_plain(lenet, sgd, _digits(64), epochs=3)
 
 
 @case
@@ -102,7 +102,7 @@ def adam() -> None:
 
 @case
 def last_batch_of_one_sample() -> None:
-    against_plain(lenet, _sgd, _digits(64, 193))
+    against_plain(lenet, sgd, _digits(64, 193))
 
 
 # ==== Every optimizer ====
@@ -151,7 +151,7 @@ def every_optimizer() -> None:
             against_plain(
                 perceptron,
                 lambda: kind(learning_rate=0.01),
-                _numbers(),
+                numbers(),
                 epochs=1,
                 loss="mse",
                 relative=1e-9,
@@ -169,14 +169,14 @@ class OwnOptimizer(keras.optimizers.SGD):
 
 @case
 def own_optimizer() -> None:
-    against_plain(perceptron, lambda: OwnOptimizer(0.1), _numbers(), loss="mse")
+    against_plain(perceptron, lambda: OwnOptimizer(0.1), numbers(), loss="mse")
 
 
 @case
 def optimizer_by_name() -> None:
     model = tnt.Model(perceptron())
     model.compile("adam", "mse")
-    model.fit(_numbers()(), verbose=0)
+    model.fit(numbers()(), verbose=0)
     same_bits(model.get_weights())
 
 
@@ -184,7 +184,7 @@ def optimizer_by_name() -> None:
 def clipping() -> None:
     for limits in ({"clipnorm": 0.1}, {"clipvalue": 0.02}, {"global_clipnorm": 0.1}):
         against_plain(
-            perceptron, lambda: keras.optimizers.SGD(0.1, **limits), _numbers(), loss="mse"
+            perceptron, lambda: keras.optimizers.SGD(0.1, **limits), numbers(), loss="mse"
         )
 
 
@@ -192,7 +192,7 @@ def clipping() -> None:
 def schedule() -> None:
     rate = keras.optimizers.schedules.ExponentialDecay
     against_plain(
-        perceptron, lambda: keras.optimizers.SGD(rate(0.1, 3, 0.5)), _numbers(), loss="mse"
+        perceptron, lambda: keras.optimizers.SGD(rate(0.1, 3, 0.5)), numbers(), loss="mse"
     )
 
 
@@ -202,7 +202,7 @@ def accumulation() -> None:
         against_plain(
             perceptron,
             lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2),
-            _numbers(),
+            numbers(),
             loss="mse",
             relative=1e-9,
         )
@@ -213,15 +213,15 @@ def accumulation() -> None:
 
 @case
 def regularisation() -> None:
-    against_plain(lambda: perceptron(keras.regularizers.L2(0.1)), _sgd, _numbers(), loss="mse")
+    against_plain(lambda: perceptron(keras.regularizers.L2(0.1)), sgd, numbers(), loss="mse")
 
 
 @case
 def sample_weights() -> None:
     against_plain(
         perceptron,
-        _sgd,
-        _numbers(weights=True),
+        sgd,
+        numbers(weights=True),
         loss="mse",
         compile_args={"weighted_metrics": ["mae"]},
     )
@@ -231,7 +231,7 @@ def sample_weights() -> None:
 def class_weights() -> None:
     against_plain(
         lenet,
-        _sgd,
+        sgd,
         _digits(64, 200),
         fit_args={"class_weight": {digit: 0.5 + digit / 4 for digit in range(10)}},
     )
@@ -244,7 +244,7 @@ def loss_sum() -> None:
     against_plain(
         lambda: perceptron(keras.regularizers.L2(0.1)),
         lambda: keras.optimizers.SGD(0.002),
-        _numbers(weights=True),
+        numbers(weights=True),
         loss=loss,
         compile_args={"weighted_metrics": ["mae"]},
     )
@@ -255,7 +255,7 @@ def loss_mean_with_sample_weight() -> None:
     if KERAS3:
         keras.backend.set_floatx("float64")
         loss = keras.losses.MeanSquaredError(reduction="mean_with_sample_weight")
-        against_plain(perceptron, _sgd, _numbers(weights=True), loss=loss)
+        against_plain(perceptron, sgd, numbers(weights=True), loss=loss)
 
 
 def _two_outputs() -> Any:
@@ -354,7 +354,7 @@ class OwnStep(Subclassed):
 
 @case
 def subclassed_and_unbuilt() -> None:
-    against_plain(Subclassed, _sgd, _numbers(), loss="mse")
+    against_plain(Subclassed, sgd, numbers(), loss="mse")
 
 
 @case
@@ -363,8 +363,8 @@ def own_train_step() -> None:
     trained = []
     for wrap in (lambda model: model, tnt.Model):
         model = wrap(OwnStep())
-        model.compile(optimizer=_sgd())
-        model.fit(_numbers()(), verbose=0)
+        model.compile(optimizer=sgd())
+        model.fit(numbers()(), verbose=0)
         trained.append(model.get_weights())
     close(trained[1], trained[0], 1e-12)
 
@@ -380,7 +380,7 @@ def unbuilt_sequential() -> None:
             ]
         )
 
-    against_plain(build, _sgd, _numbers(), loss="mse")
+    against_plain(build, sgd, numbers(), loss="mse")
 
 
 @case
@@ -401,25 +401,25 @@ def several_models() -> None:
 
 @case
 def steps_per_execution() -> None:
-    against_plain(perceptron, _sgd, _numbers(), loss="mse", compile_args={"steps_per_execution": 3})
+    against_plain(perceptron, sgd, numbers(), loss="mse", compile_args={"steps_per_execution": 3})
 
 
 @case
 def run_eagerly() -> None:
-    against_plain(perceptron, _sgd, _numbers(), loss="mse", compile_args={"run_eagerly": True})
+    against_plain(perceptron, sgd, numbers(), loss="mse", compile_args={"run_eagerly": True})
 
 
 @case
 def compiled_before() -> None:
     keras.backend.set_floatx("float64")
     plain = perceptron()
-    plain.compile(_sgd(), "mse")
-    plain.fit(_numbers()(), epochs=2, verbose=0)
+    plain.compile(sgd(), "mse")
+    plain.fit(numbers()(), epochs=2, verbose=0)
     model = perceptron()
-    model.compile(_sgd(), "mse")
-    model.fit(_numbers()(), verbose=0)
+    model.compile(sgd(), "mse")
+    model.fit(numbers()(), verbose=0)
     model = tnt.Model(model)
-    model.fit(_numbers()(), verbose=0)
+    model.fit(numbers()(), verbose=0)
     close(model.get_weights(), plain.get_weights(), 1e-12)
 
 
@@ -437,131 +437,6 @@ def twice_is_once() -> None:
     )
 
 
-# ==== Types and sparse gradients ====
-
-
-def _embedding(words: int) -> Callable[[], Any]:
-    def build() -> Any:
-        layers = keras.layers
-        return with_weights(
-            keras.Sequential(
-                [
-                    keras.Input((5,), dtype="int32"),
-                    layers.Embedding(words, 16),
-                    layers.Flatten(),
-                    layers.Dense(1),
-                ]
-            )
-        )
-
-    return build
-
-
-@case
-def sparse_gradients() -> None:
-    generator = np.random.default_rng(11)
-    targets = generator.normal(size=(50, 1))
-    for words in (50, 10000):
-        x = generator.integers(0, words, (50, 5)).astype("int32")
-        for optimizer in (_sgd, lambda: keras.optimizers.Adam(0.01)):
-            against_plain(
-                _embedding(words),
-                optimizer,
-                lambda: dataset(x, targets, batch=16),
-                loss="mse",
-                relative=1e-9,
-            )
-
-
-@case
-def half_types() -> None:
-    for dtype in ("float16", "bfloat16"):
-        keras.backend.set_floatx("float32")
-        layers = keras.layers
-        model = with_weights(
-            keras.Sequential(
-                [
-                    keras.Input((8,)),
-                    layers.Dense(6, activation="tanh", dtype=dtype),
-                    layers.Dense(3, dtype=dtype),
-                ]
-            )
-        )
-        before = [np.asarray(weight, "float32") for weight in model.get_weights()]
-        model = tnt.Model(model)
-        model.compile(keras.optimizers.SGD(0.05), "mse")
-        model.fit(_numbers()(), epochs=2, verbose=0)
-        after = model.get_weights()
-        same_bits(after)
-        assert any((np.asarray(new, "float32") != old).any() for new, old in zip(after, before))
-
-
-@case
-def compression() -> None:
-    from tarantella import settings
-
-    if SIZE == 1:
-        return
-    for kind, relative in (("bf16", 2e-2), ("f16", 2e-3)):
-        settings.get().compression = kind
-        try:
-            model = against_plain(
-                perceptron,
-                lambda: keras.optimizers.SGD(0.05),
-                _numbers(),
-                loss="mse",
-                relative=relative,
-                dtype="float32",
-            )
-            same_bits(model.get_weights())
-            # It has to be felt: what f32 sends has no such error.
-            raises(
-                AssertionError,
-                "",
-                lambda: against_plain(
-                    perceptron,
-                    lambda: keras.optimizers.SGD(0.05),
-                    _numbers(),
-                    loss="mse",
-                    relative=1e-7,
-                    dtype="float32",
-                ),
-            )
-        finally:
-            settings.get().compression = "none"
-
-
-@case
-def single_precision() -> None:
-    against_plain(
-        lambda: lenet("float32"),
-        lambda: keras.optimizers.SGD(0.01),
-        lambda: dataset(*digits(400, "float32"), batch=64),
-        epochs=1,
-        relative=5e-5,
-        dtype="float32",
-    )
-
-
-@case
-def mixed_precision() -> None:
-    keras.backend.set_floatx("float32")
-    set_policy = keras.mixed_precision.set_global_policy
-    try:
-        set_policy("mixed_float16")
-        against_plain(
-            perceptron,
-            lambda: keras.mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.05)),
-            _numbers(),
-            loss="mse",
-            relative=2e-2,
-            dtype="float32",
-        )
-    finally:
-        # None: what set_floatx says, as before.
-        set_policy("float32" if KERAS3 else None)
-
-
 # ==== Each rank feeds its own data ====
 
 
@@ -575,7 +450,7 @@ def own_data_of_each_rank() -> None:
     keras.backend.set_floatx("float64")
     plain, model = perceptron(), tnt.Model(perceptron())
     for each in (plain, model):
-        each.compile(_sgd(), keras.losses.MeanSquaredError(reduction="sum"))
+        each.compile(sgd(), keras.losses.MeanSquaredError(reduction="sum"))
     reference = plain.fit(dataset(x, y, batch=sum(sizes)), epochs=3, verbose=0)
     history = model.fit(
         dataset(x[own], y[own], batch=sizes[cases.RANK]),
@@ -598,10 +473,10 @@ def weights_of_rank_0_count() -> None:
     model.set_weights([weight + cases.RANK for weight in expected])
     model = tnt.Model(model)
     model.compile(keras.optimizers.SGD(0.0), "mse")
-    model.fit(_numbers()(), verbose=0)
+    model.fit(numbers()(), verbose=0)
     close(model.get_weights(), expected, 0)
     model.set_weights([weight + cases.RANK for weight in expected])
-    model.fit(_numbers()(), verbose=0)
+    model.fit(numbers()(), verbose=0)
     close(model.get_weights(), expected, 0)
 
 
