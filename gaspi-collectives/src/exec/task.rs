@@ -16,6 +16,7 @@ use super::counters::Counters;
 use super::notice::{self, Cause, What};
 use super::peer_access::PeerAccess;
 use super::substrate::Substrate;
+use crate::algorithms::Algorithm;
 use crate::datatype::Operation;
 use crate::kernel::{self, Buffer, Source, Target};
 use crate::plan::Plan;
@@ -277,7 +278,9 @@ impl<F: Function> Task<F> {
             Step::Copy { dst, src } => {
                 self.copy(on, counters, dst, src)?;
                 if let Place::Stage(_) = dst.place {
-                    on.stage_used(dst.offset + dst.bytes, false);
+                    // Of an all-reduce, members stage the same chunk.
+                    let alike = self.plan.algorithm == Algorithm::CopyInCopyOut;
+                    on.stage_used(dst.offset + dst.bytes, alike);
                 }
             }
             Step::Combine { dst, left, right } => {
