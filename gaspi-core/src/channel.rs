@@ -42,8 +42,10 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
+use crate::statistics::Counter;
 use crate::sync::Mutex;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
+use crate::sync::epoch;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::wake_kind;
@@ -387,6 +389,13 @@ impl Channel {
     /// Wakes the threads of this rank that wait, after one of them has done what others wait for.
     pub fn wake_waiters(&self) {
         self.inner.ranks.wake_own();
+    }
+
+    /// Counts what an operation has come to: messages and arrivals, and bytes that it has copied.
+    pub fn count_operation(&self, messages: u64, copied: u64) {
+        let inside = epoch::enter();
+        self.inner.count_inside(&inside, Counter::CollectiveMessages, messages);
+        self.inner.count_inside(&inside, Counter::CollectiveCopies, copied);
     }
 
     /// Looks once, and where it pays a few hundred nanoseconds longer, or some times more, giving

@@ -52,9 +52,11 @@ pub(crate) enum Counter {
     BytesReadVerbs,
     RequestsVerbs,
     GroupMessages,
+    CollectiveMessages,
+    CollectiveCopies,
 }
 
-const THREAD_COUNTERS: usize = Counter::GroupMessages as usize + 1;
+const THREAD_COUNTERS: usize = Counter::CollectiveCopies as usize + 1;
 const _: () = assert!(THREAD_COUNTERS <= COUNTERS);
 
 /// What is counted by thread and rank.
@@ -172,6 +174,10 @@ counters! {
         "writes, reads and notifications by InfiniBand or RoCE";
     Thread(Counter::GroupMessages), 2, "NumberOfGroupMessages",
         "messages to members of groups on other nodes: arrivals, what leaders tell, commits";
+    Thread(Counter::CollectiveMessages), 2, "NumberOfCollectiveMessages",
+        "messages and arrivals of collective operations, but for short waiting ones in a node";
+    Thread(Counter::CollectiveCopies), 2, "BytesCopiedByCollectives",
+        "bytes that these operations have copied, into messages to ranks of the node too";
 }
 
 /// What is counted outside of the threads' slots, and where counting began.

@@ -1,8 +1,9 @@
 //! Ranks that are killed or stopped at random moments: the others know, go on, and never hang.
 //!
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
-//! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, and, for
-//! collective operations of all kinds, `src/bin/member.rs`. With GASPI_TEST_NODES=verbs data goes
+//! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, for
+//! collective operations of all kinds `src/bin/member.rs`, and for stall warnings
+//! `src/bin/stalled.rs`. With GASPI_TEST_NODES=verbs data goes
 //! by RDMA devices that tests/mock-card plays.
 
 use std::path::PathBuf;
@@ -14,6 +15,7 @@ use gaspi_tests::{
     Job, Outcome, Result, Seed, base_seed, build_directory, is_full, is_over_devices, run_trials,
 };
 use libtest_mimic::{Arguments, Trial};
+use tempfile::NamedTempFile;
 
 /// Within this time every survivor has to know of a death: ten times what is promised.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
@@ -59,6 +61,12 @@ fn trials(over_devices: bool) -> Vec<Trial> {
     }
     if !over_devices {
         trials.push(trial("those-who-watch-a-rank-leave".to_owned(), those_who_watch_leave));
+    }
+    for transport in TRANSPORTS.iter().filter(|_| !over_devices) {
+        for of in 0..3 {
+            let name = format!("fusion/stopped/{transport}/rank-{of}");
+            trials.push(trial(name, move || stopped_in_a_step(transport, of)));
+        }
     }
     for operation in CROWD_DIES.iter().filter(|_| !over_devices) {
         for seed in first..first + if is_full() { 10 } else { 1 } {
@@ -247,4 +255,29 @@ fn stop_member(links: &str, seed: u64) -> Result<()> {
     let job = Enduring::start(members(links, ranks)?, ranks, ["stop", &operations], of)?;
     job.stop_and_continue(of, &mut dice)?;
     job.finish()
+}
+
+/// One rank is stopped before it submits: the others say what is known of it without its library,
+/// and go on once it does.
+fn stopped_in_a_step(transport: &str, of: usize) -> Result<()> {
+    const RANKS: usize = 3;
+    let go_on = NamedTempFile::new()?.into_temp_path();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_stalled"));
+    let job = Job::launched(RANKS as u32, &program)?.limit(Duration::from_secs(60));
+    let job = job.env("GASPI_TRANSPORT", transport).arg(of.to_string()).arg(&go_on).start()?;
+    job.lines("ready ", RANKS)?;
+    let process = job.rank(of as u16)?;
+    let stopped = Stopped::stop(&process)?;
+    // By shared memory its words are seen where they lie.
+    let words = match transport {
+        "tcp" => "does not answer",
+        _ => "has not submitted tensors 0, 1",
+    };
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
+    // Sooner or later it is the only one.
+    job.complains(&format!("step 2: rank {of} on {} {words}\n", host.trim()))?;
+    drop(stopped);
+    drop(go_on);
+    job.wait()?.success()?;
+    Ok(())
 }

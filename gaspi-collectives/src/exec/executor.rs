@@ -360,6 +360,7 @@ impl Executor {
     /// The first operation has ended.
     pub(super) fn ended(&self, state: &mut State, outcome: Result<()>, driver: Driver) {
         let Some((completion, task)) = state.queue.pop_front() else { return };
+        task.performed.count(&self.channel);
         if outcome.is_err() {
             // The memory belongs to the program again.
             self.channel.withdraw();

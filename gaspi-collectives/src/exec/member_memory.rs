@@ -147,12 +147,17 @@ impl<F: Function> Task<F> {
         dst: Span,
         src: Span,
     ) -> Result<()> {
-        match (self.readable(on, counters, src), self.writable(on, counters, dst)) {
+        let (from, to) = (self.readable(on, counters, src), self.writable(on, counters, dst));
+        // In place there is nothing to copy.
+        if let (Readable::Here(from), Writable::Here(to)) = (&from, &to)
+            && from.is_at(*to)
+        {
+            return Ok(());
+        }
+        self.performed.copied(dst.bytes as usize);
+        match (from, to) {
             (Readable::Here(from), Writable::Here(to)) => {
-                // In place there is nothing to copy.
-                if !from.is_at(to) {
-                    kernel::copy(to, from);
-                }
+                kernel::copy(to, from);
                 Ok(())
             }
             (Readable::Across(member, address), Writable::Here(to)) => {
@@ -224,6 +229,7 @@ impl<F: Function> Task<F> {
                 kernel::divide(ty, sum, on.ranks().len() as u32);
             }
             for member in members(dsts.members, on.ranks().len() as u32) {
+                self.performed.copied(part as usize);
                 match self.writable(on, counters, span(at(dsts), member, part)) {
                     Writable::Here(to) => kernel::copy(to, sum.source()),
                     Writable::Across(member, address) => {
@@ -312,6 +318,7 @@ impl<F: Function> Task<F> {
                     let copy =
                         self.work.pulled.get_or_init(|| Buffer::new(PULL_BYTES)).target(bytes);
                     kernel::pull(on.channel(), member, address, copy)?;
+                    self.performed.copied(bytes as usize);
                     combine(copy.source());
                 }
             }
@@ -342,6 +349,7 @@ impl<F: Function> Task<F> {
                 Readable::Across(member, address) => {
                     let copy = copies.part(count as u64 * bytes, bytes);
                     kernel::pull(on.channel(), member, address, copy)?;
+                    self.performed.copied(bytes as usize);
                     copy.source()
                 }
             };

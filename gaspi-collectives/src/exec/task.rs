@@ -16,6 +16,7 @@ use super::counters::Counters;
 use super::notice::{self, Cause, What};
 use super::peer_access::PeerAccess;
 use super::substrate::Substrate;
+use crate::algorithms::Algorithm;
 use crate::datatype::Operation;
 use crate::kernel::{self, Buffer, Source, Target};
 use crate::plan::Plan;
@@ -102,6 +103,34 @@ pub(crate) struct Task<F = Reducer> {
     pub(super) failed: Cell<u64>,
     /// The cause of a mismatch.
     pub(super) cause: Cell<Cause>,
+    pub(super) performed: Performed,
+}
+
+/// What a task has come to, for the statistics.
+#[derive(Debug, Default)]
+pub(crate) struct Performed {
+    /// Messages and arrivals.
+    messages: Cell<u64>,
+    /// Bytes that were copied without being combined. What the kernel copies for a socket is not
+    /// among them.
+    copied: Cell<u64>,
+}
+
+impl Performed {
+    #[inline]
+    fn sent(&self) {
+        self.messages.set(self.messages.get() + 1);
+    }
+
+    #[inline]
+    pub(super) fn copied(&self, bytes: usize) {
+        self.copied.set(self.copied.get() + bytes as u64);
+    }
+
+    /// Adds to the statistics of a rank, once.
+    pub(super) fn count(&self, channel: &Channel) {
+        channel.count_operation(self.messages.take(), self.copied.take());
+    }
 }
 
 /// The outcome of a step.
@@ -149,6 +178,7 @@ impl<F: Function> Task<F> {
             peers: Vec::new(),
             failed: Cell::new(0),
             cause: Cell::default(),
+            performed: Performed::default(),
         }
     }
 
@@ -160,6 +190,7 @@ impl<F: Function> Task<F> {
         self.sequence = sequence;
         self.buffers = buffers;
         self.peers.clear();
+        self.performed = Performed::default();
         if let Some(plan) = self.replaced.take() {
             self.plan = plan;
         }
@@ -277,7 +308,9 @@ impl<F: Function> Task<F> {
             Step::Copy { dst, src } => {
                 self.copy(on, counters, dst, src)?;
                 if let Place::Stage(_) = dst.place {
-                    on.stage_used(dst.offset + dst.bytes, false);
+                    // Of an all-reduce, members stage the same chunk.
+                    let alike = self.plan.algorithm == Algorithm::CopyInCopyOut;
+                    on.stage_used(dst.offset + dst.bytes, alike);
                 }
             }
             Step::Combine { dst, left, right } => {
@@ -420,6 +453,10 @@ impl<F: Function> Task<F> {
             return Ok(Stepped::Blocked(Blocked::Room(to)));
         }
         counters.sent[to] = index + 1;
+        self.performed.sent();
+        if !channel.may_post_receive(to) {
+            self.performed.copied(src.bytes as usize);
+        }
         Ok(Stepped::Done)
     }
 
@@ -451,6 +488,7 @@ impl<F: Function> Task<F> {
                 // The rest was received in place.
                 let here = channel.complete_receive(from, index).unwrap_or(bytes);
                 kernel::copy(to.part(0, here), message.part(0, here));
+                self.performed.copied(here as usize);
             }
             Some((with, theirs_first)) => {
                 let with = self.source(on, counters, with);
@@ -466,6 +504,7 @@ impl<F: Function> Task<F> {
     fn arrive<C: Substrate>(&mut self, on: &mut C, counters: &mut Counters, carry: Carry) {
         let arrival = counters.arrive();
         self.position.arrived += 1;
+        self.performed.sent();
         let mut words = [0u64; WORDS];
         let mut used = 0;
         match carry {

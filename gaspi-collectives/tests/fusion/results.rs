@@ -1,7 +1,9 @@
 //! Sums of a step, once other tensors of the bucket have been submitted for the next one.
 
 use super::*;
+use gaspi_collectives::algorithms::Algorithm;
 use gaspi_core::Error;
+use ranks::Nodes;
 
 /// Two tensors of one bucket.
 const COUNTS: [usize; 2] = [300, 70];
@@ -174,11 +176,81 @@ fn a_place_serves_for_the_first_contribution_only() {
     });
 }
 
+/// The last tensor starts the all-reduce of a bucket; each of the others tells of its end as well,
+/// also one that has been submitted again.
+fn each_tensor_of_a_bucket_tells_of_its_end() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        let fusion = create(rt, &floats(&[40, 300, 7]), &Options::default());
+        assert_eq!(fusion.buckets(), 1);
+        // SAFETY: nothing is written.
+        let ended = |tensor| unsafe { fusion.test(tensor, std::ptr::null_mut()) };
+        for step in 0..5 {
+            let hand = |tensor: usize, count| {
+                submit(&fusion, tensor, &contribution(me, tensor, step, count));
+            };
+            hand(1, 300);
+            hand(0, 40);
+            for tensor in [0, 1] {
+                assert_eq!(ended(tensor), Ok(false), "tensor 2 of step {step} is missing");
+            }
+            assert_eq!(ended(2), Ok(step > 0), "that of the step before");
+            hand(2, 7);
+            while !ended(2 - step % 3).expect("no error") {
+                std::thread::yield_now();
+            }
+            for (tensor, count) in [40, 300, 7].into_iter().enumerate() {
+                assert_eq!(ended(tensor), Ok(true), "tensor {tensor} of step {step}");
+                assert_eq!(wait(&fusion, tensor, count), sum(2, tensor, step, count));
+            }
+        }
+    });
+}
+
+fn counter(rt: &Runtime, name: &str) -> u64 {
+    let is_it = |number: &u32| Runtime::statistic_info(*number).expect("one").name == name;
+    let number = (0..rt.statistic_num()).find(is_it).expect("a counter of that name");
+    rt.statistic_get(number, 0).expect("counter")
+}
+
+/// A ring of n ranks takes 2 (n - 1) messages of each. Half of those that come are copied out of
+/// their slots, and within a node all of them into slots.
+fn messages_and_copies_of_a_step_are_counted() {
+    ranks::run(3, |rt| {
+        let me = rt.rank().index();
+        let options = Options { algorithm: Some(Algorithm::Ring), ..Options::default() };
+        let fusion = create(rt, &floats(&[COUNTS[0]]), &options);
+        let mut steps = Vec::new();
+        for step in 0..4 {
+            let counts = || {
+                ["NumberOfCollectiveMessages", "BytesCopiedByCollectives"]
+                    .map(|name| counter(rt, name))
+            };
+            let before = counts();
+            submit(&fusion, 0, &contribution(me, 0, step, COUNTS[0]));
+            assert_eq!(wait(&fusion, 0, COUNTS[0]), sum(3, 0, step, COUNTS[0]));
+            let after = counts();
+            let [messages, copied] = [0, 1].map(|at| after[at] - before[at]);
+            assert_eq!(messages, 4, "step {step}");
+            assert!(
+                copied <= 4 * (COUNTS[0] * size_of::<f32>()) as u64,
+                "step {step}: {copied} bytes"
+            );
+            steps.push(copied);
+        }
+        if Nodes::of_this_test() == Nodes::One {
+            assert!(steps.iter().all(|copied| *copied == steps[0] && *copied > 0), "{steps:?}");
+        }
+    });
+}
+
 tests! {
     DEVICES:
         what_lies_between_tensors_is_zero,
         a_sum_stays_while_others_are_submitted_again,
         a_result_is_released_by_its_tensor_as_often_as_it_was_lent,
         sums_come_back_to_their_places_once_all_is_released,
-        a_place_serves_for_the_first_contribution_only;
+        a_place_serves_for_the_first_contribution_only,
+        each_tensor_of_a_bucket_tells_of_its_end,
+        messages_and_copies_of_a_step_are_counted;
 }

@@ -1,6 +1,6 @@
 //! One rank in the steps of one collective: arriving, waiting for the others, what they published.
 
-use super::leaders::{GroupSteps, LINES_AT, Leaders, LineWidth};
+use super::leaders::{GroupSteps, Leaders, LineWidth};
 use super::peer_slice::PeerSlice;
 use super::procedures::have_arrived;
 use super::{CallKey, CallKind};
@@ -131,7 +131,7 @@ impl GroupCall<'_> {
             words: self.key.kind.line_words(payload.len()),
             staged: self.staged.div_ceil(size_of::<u64>()),
         };
-        let alike = self.staged == 0 || self.staged_alike && self.staged <= LINES_AT;
+        let alike = self.staged == 0 || self.staged_alike;
         let may_tell = committed.leaders.as_ref().is_some_and(|leaders| leaders.may_tell(width));
         let fails = self.key.kind.has_failed(payload);
         let by_leaders = may_tell && alike && !fails;
@@ -473,9 +473,8 @@ impl GroupCall<'_> {
             return None;
         }
         let (leader, group) = (leaders.locals()[0], self.group.index());
-        let stage = self.inner.ranks.area.stage(leader, group, (step % 2) as usize);
-        let at = LINES_AT + member * width.all() * size_of::<u64>();
-        Some((stage.wrapping_add(at), width))
+        let lines = self.inner.ranks.area.lines(leader, group, (step % 2) as usize);
+        Some((lines.wrapping_add(member * width.all() * size_of::<u64>()), width))
     }
 
     /// The same where it lies: as many words as all members have published.

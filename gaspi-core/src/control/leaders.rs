@@ -4,8 +4,8 @@
 //! exchanges messages with other leaders, as its [`schedule`] says, until it knows that all members
 //! have. Messages carry the signature of the step, and a line of each member that they tell of: the
 //! words of its arrival and what it has staged, if there are any. The leader then publishes the
-//! lines in its staging, and the step in its mark ([`SharedArea::has_exchanged`]), for the members
-//! of its node. Handlers of messages pass them on, also while the program computes.
+//! lines ([`SharedArea::lines`]), and the step in its mark ([`SharedArea::has_exchanged`]), for the
+//! members of its node. Handlers of messages pass them on, also while the program computes.
 //!
 //! All this is a shortcut. A member sends its arrival to all of other nodes instead if lines would
 //! be too long, if it reports a failure, waits for long, times out, or sees that another one called
@@ -15,6 +15,7 @@
 //! A member that leaves says at which step it has arrived last: whether the others still may know
 //! all to have arrived at theirs.
 //!
+//! [`SharedArea::lines`]: crate::transport::shm::area::SharedArea::lines
 //! [`SharedArea::has_exchanged`]: crate::transport::shm::area::SharedArea::has_exchanged
 
 mod procedures;
@@ -26,8 +27,9 @@ use crate::ids::Rank;
 use crate::os::affinity;
 use crate::remote_arrivals::incarnation;
 use crate::sync::Mutex;
+use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::message::{Arrival, Lines};
-use crate::wire::shared_layout::STAGE_BYTES;
+use crate::wire::shared_layout::lines_bytes;
 use schedule::{Nodes, Schedule, TAGS};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -36,13 +38,9 @@ use std::time::Duration;
 /// A rank waits so long for each member before it sends its arrival to all.
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Where a leader publishes the lines of a step in its staging, behind what it has staged itself.
-pub(crate) const LINES_AT: usize = STAGE_BYTES / 2;
-/// A message saved pays for so many words of lines. Measured for 4 ranks by TCP, which break even
-/// at 4 KiB in all; 16 still have most to gain at 8 KiB.
-const LINES_PER_MESSAGE: usize = 512;
-/// Words of all lines of a step at most.
-const LINES_MAX: usize = (STAGE_BYTES - LINES_AT) / size_of::<u64>();
+/// Lines of up to so many words go along a tree where members share cores. Longer ones hold what
+/// members have staged; from the root they would go to all in messages of all lines.
+const WORDS_BY_TREE: usize = PAYLOAD_WORDS;
 
 /// How long the lines are that leaders tell of each member, in words.
 #[derive(Debug, Clone, Copy)]
@@ -71,13 +69,27 @@ pub(crate) struct Leaders {
     locals: Box<[Rank]>,
     /// What this rank does if it is the leader of its node.
     duty: Option<Duty>,
-    /// Words of all lines at most, where there is something staged among them.
-    lines_max: usize,
+    /// Words of lines that there is room for.
+    room: usize,
+}
+
+/// What a leader does.
+#[derive(Debug)]
+struct Duty {
+    of_words: Messages,
+    of_stages: Messages,
+}
+
+impl Duty {
+    /// The messages of a step with lines of so many words.
+    fn messages(&self, width: usize) -> &Messages {
+        if width > WORDS_BY_TREE { &self.of_stages } else { &self.of_words }
+    }
 }
 
 /// The messages of a leader, and who gets those that it sends.
 #[derive(Debug)]
-struct Duty {
+struct Messages {
     schedule: Schedule,
     receivers: Box<[Arc<[Rank]>]>,
 }
@@ -96,14 +108,15 @@ impl Leaders {
         if n < 2 || n == ranks.len() && (n < 3 || n == 3 && !is_crowded(cards, ranks)) {
             return None;
         }
-        Some(Leaders::new(ranks, node_of, me, n > 2 && is_crowded(cards, ranks)))
+        let room = lines_bytes(cards.len()) / size_of::<u64>();
+        Some(Leaders::new(ranks, node_of, me, (n > 2 && is_crowded(cards, ranks), room)))
     }
 
     pub(crate) fn new(
         ranks: &Arc<[Rank]>,
         node_of: Box<[u32]>,
         me: usize,
-        is_tree: bool,
+        (is_tree, room): (bool, usize),
     ) -> Leaders {
         let mut nodes: Vec<Vec<u32>> = Vec::new();
         for (member, node) in node_of.iter().enumerate() {
@@ -115,18 +128,18 @@ impl Leaders {
         let rank = |member: u32| ranks[member as usize];
         let locals = nodes[node].iter().map(|member| rank(*member)).collect();
         let leads = nodes[node].first() == Some(&(me as u32));
-        let duty = leads.then(|| {
-            let schedule = if is_tree { Schedule::tree } else { Schedule::dissemination };
-            let schedule = schedule(n, node);
+        let messages = |schedule: Schedule| {
             let receivers = |to: &[usize]| to.iter().map(|node| rank(nodes[*node][0])).collect();
             let receivers = schedule.outgoing.iter().map(|outgoing| receivers(&outgoing.to));
-            Duty { receivers: receivers.collect(), schedule }
+            Messages { receivers: receivers.collect(), schedule }
+        };
+        let of_words = if is_tree { Schedule::tree } else { Schedule::dissemination };
+        let duty = leads.then(|| Duty {
+            of_words: messages(of_words(n, node)),
+            of_stages: messages(Schedule::dissemination(n, node)),
         });
-        let direct: usize = nodes.iter().map(|node| node.len() * (ranks.len() - node.len())).sum();
-        let told = if is_tree { 2 * (n - 1) } else { n * Schedule::rounds(n) };
-        let lines_max = (direct.saturating_sub(told) * LINES_PER_MESSAGE / told).min(LINES_MAX);
         let nodes = nodes.into_iter().map(Vec::into_boxed_slice).collect();
-        Leaders { ranks: Arc::clone(ranks), nodes, node_of, node, locals, duty, lines_max }
+        Leaders { ranks: Arc::clone(ranks), nodes, node_of, node, locals, duty, room }
     }
 
     /// The members of this rank's node, its leader first.
@@ -139,11 +152,9 @@ impl Leaders {
         self.duty.is_some()
     }
 
-    /// Whether lines of so many words for each member cost less than the messages that leaders
-    /// save. Words of an arrival always do.
+    /// Whether there is room for lines of so many words for each member.
     pub(super) fn may_tell(&self, width: LineWidth) -> bool {
-        let all = width.all() * self.ranks.len();
-        all <= if width.staged > 0 { self.lines_max } else { LINES_MAX }
+        width.all() * self.ranks.len() <= self.room
     }
 
     /// How long a member waits before it sends its arrival to all.
@@ -255,7 +266,8 @@ impl State {
     /// # Errors
     /// A leader has called something else.
     fn take(&self, of_leader: &mut LeaderState, leaders: &Leaders) -> Result<(), Differs> {
-        let Some(Duty { schedule, .. }) = &leaders.duty else { return Ok(()) };
+        let Some(duty) = &leaders.duty else { return Ok(()) };
+        let schedule = &duty.messages(of_leader.width).schedule;
         while let Some(next) = schedule.incoming.get(of_leader.ready) {
             let found = self.received(leaders.leader(next.from), next.tag, of_leader.step);
             let Some(received) = found else { return Ok(()) };
@@ -380,8 +392,9 @@ impl GroupSteps {
     fn advance(&self, step: u64, publish: impl FnOnce(&Leaders, &[u64])) -> Due {
         let (mut state, mut due) = (self.state.lock(), Due::default());
         let Some(leaders) = state.leaders(step) else { return due };
-        let Some(Duty { schedule, receivers }) = &leaders.duty else { return due };
+        let Some(duty) = &leaders.duty else { return due };
         let mut of_leader = std::mem::take(&mut state.of_leader[parity(step)]);
+        let Messages { schedule, receivers } = duty.messages(of_leader.width);
         if of_leader.step == step && state.take(&mut of_leader, &leaders).is_err() {
             due.tell_all = !has(&state.told_all, step);
         }
@@ -402,7 +415,7 @@ impl GroupSteps {
             }
             if of_leader.ready == schedule.incoming.len() && !of_leader.complete {
                 of_leader.complete = true;
-                // Its staging may be in use again.
+                // The memory may be in use again.
                 if state.ended < step || of_leader.width == 0 {
                     publish(&leaders, &of_leader.lines);
                 }
@@ -434,9 +447,9 @@ impl GroupSteps {
     pub(super) fn has_arrived(&self, step: u64, member: usize) -> bool {
         let state = self.state.lock();
         let Some(leaders) = state.leaders(step) else { return false };
-        let Some(Duty { schedule, .. }) = &leaders.duty else { return false };
+        let Some(Duty { of_words, of_stages }) = &leaders.duty else { return false };
         let (node, n) = (leaders.node_of[member] as usize, leaders.nodes.len());
-        schedule.incoming.iter().any(|incoming| {
+        [of_words, of_stages].iter().flat_map(|by| &by.schedule.incoming).any(|incoming| {
             let of_it = incoming.of.has(node, n);
             of_it && state.received(leaders.leader(incoming.from), incoming.tag, step).is_some()
         })

@@ -12,6 +12,7 @@
 //! passive slots    n * n * 64             by receiver, then sender
 //! passive outbox   n * 64 * 65536         by sender
 //! staging          n * g * 2 * 16384
+//! lines            n * g * 2 * min(n, 64) * 2048
 //! liveness         n * 4
 //! deaths           4                      0, or a count of news of them
 //! departures       4                      a count
@@ -33,6 +34,18 @@ pub(crate) const PASSIVE_SLOT_BYTES: usize = 64;
 pub(crate) const LIVENESS_BYTES: usize = 4;
 /// Bytes of staging for one step of a collective.
 pub const STAGE_BYTES: usize = 16384;
+/// Bytes of a member's line that there is room for: 255 elements of the standard's all-reduces.
+const LINE_BYTES: usize = 2048;
+/// Members for which there is room for lines of that size; more have shorter ones.
+const LINES_MEMBERS: usize = 64;
+/// Bytes of the lines of a step at most.
+pub(crate) const LINES_BYTES_MAX: usize = LINES_MEMBERS * LINE_BYTES;
+
+/// Bytes of the lines of a step that there is room for in a job of so many ranks.
+pub(crate) const fn lines_bytes(ranks: usize) -> usize {
+    (if ranks < LINES_MEMBERS { ranks } else { LINES_MEMBERS }) * LINE_BYTES
+}
+
 /// Passive messages that one rank can have under way at once.
 pub(crate) const OUTBOX_BUFFERS: usize = 64;
 /// Bytes of one of them; at least passive_transfer_size_max.
@@ -100,10 +113,22 @@ impl SharedLayout {
         self.stages() + index * STAGE_BYTES as u64
     }
 
+    /// Where a leader publishes the lines of all members at a step.
+    #[inline]
+    pub(crate) fn lines(self, rank: Rank, group: usize, parity: usize) -> u64 {
+        let index = self.member(rank, group) * 2 + parity as u64;
+        self.all_lines() + index * self.lines_bytes()
+    }
+
+    #[inline]
+    fn lines_bytes(self) -> u64 {
+        lines_bytes(self.ranks as usize) as u64
+    }
+
     /// One word for each rank.
     #[inline]
     pub(crate) fn liveness(self) -> u64 {
-        self.stages() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
+        self.all_lines() + self.ranks * self.groups * 2 * self.lines_bytes()
     }
 
     #[inline]
@@ -147,6 +172,11 @@ impl SharedLayout {
     fn stages(self) -> u64 {
         self.outboxes() + self.ranks * (OUTBOX_BUFFERS * OUTBOX_BYTES) as u64
     }
+
+    #[inline]
+    fn all_lines(self) -> u64 {
+        self.stages() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
+    }
 }
 
 #[cfg(test)]
@@ -164,6 +194,7 @@ mod tests {
             layout.passive_slot(rank, other),
             layout.outbox(rank, 63),
             layout.stage(rank, 1, 1),
+            layout.lines(rank, 1, 1),
             layout.liveness(),
             layout.deaths(),
             layout.departures(),
@@ -174,7 +205,8 @@ mod tests {
         let passive_slots = marks + 5 * 3 * 64;
         let outboxes = 65536;
         let stages = outboxes + 5 * 64 * 65536;
-        let liveness: u64 = stages + 5 * 3 * 2 * 16384;
+        let lines = stages + 5 * 3 * 2 * 16384;
+        let liveness: u64 = lines + 5 * 3 * 2 * 10240;
         let expected = [
             4 * 4096,
             arrival_slots + 13 * 2 * 64,
@@ -182,11 +214,18 @@ mod tests {
             passive_slots + 22 * 64,
             outboxes + (4 * 64 + 63) * 65536,
             stages + 27 * 16384,
+            lines + 27 * 10240,
             liveness,
             liveness + 20,
             liveness + 24,
             (liveness + 28).next_multiple_of(65536),
         ];
         assert_eq!(offsets, expected);
+    }
+    #[test]
+    fn room_for_lines_ends_at_64_ranks() {
+        let bytes = [1, 63, 64, 65, 4000].map(lines_bytes);
+        assert_eq!(bytes, [2048, 63 * 2048, 131_072, 131_072, 131_072]);
+        assert_eq!(LINES_BYTES_MAX, 131_072);
     }
 }

@@ -28,6 +28,13 @@ fn a_step_stands_beside_one_allreduce() -> Result<()> {
             demand(row["size_bytes"] == LENET_BYTES, "the bytes of all tensors", row)?;
             demand(number(row, "of_limit")? > 0.0, "a limit", row)?;
         }
+        for row in &rows[1..3] {
+            // A single rank has nobody to send to.
+            demand((number(row, "messages")? > 0.0) == (ranks > 1), "messages", row)?;
+            // Of memory that all reach, sums are made without a copy.
+            let copies = number(row, "copies_per_byte")?;
+            demand((0.0..=4.0).contains(&copies), "few copies", row)?;
+        }
     }
     Ok(())
 }

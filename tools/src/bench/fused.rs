@@ -8,10 +8,11 @@ use crate::arguments::{FusedStep, Plain, TensorOrder};
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, Segment, micros};
 use crate::library::{Fusions, Options, Tensor, TensorOptions};
+use crate::links;
 use crate::measure::{Batch, Lane, Measured, Schedule, interleave, run_together, timed};
 use crate::pair::SEGMENT;
 use crate::report::{Layout, Report};
-use crate::row::Row;
+use crate::row::{Carried, Row};
 use crate::samples::Samples;
 use crate::system::cpu_time;
 use std::cell::{Cell, RefCell};
@@ -24,6 +25,10 @@ const OP_AVERAGE: u64 = 23;
 const FLOAT: usize = size_of::<f32>();
 /// How often a fused buffer is made for the row that says how long that takes.
 const SET_UPS: usize = 7;
+/// Steps whose messages and copies are counted.
+const COUNTED: u32 = 5;
+/// The library's counters of those.
+const COUNTERS: [&str; 2] = ["NumberOfCollectiveMessages", "BytesCopiedByCollectives"];
 
 /// Elements of the tensors of a model, in the order of its layers.
 fn resnet50() -> Vec<usize> {
@@ -351,6 +356,28 @@ fn set_up(job: &Job, procedures: Fusions, counts: &[usize], step: &FusedStep) ->
     Ok(Samples::new(samples))
 }
 
+/// What the library counts for an operation of so many bytes; None if it has no such counters.
+fn carried(job: &Job, bytes: usize, operation: impl Fn() -> Result<()>) -> Result<Option<Carried>> {
+    let counts = || -> Result<Option<[u64; 2]>> {
+        let [messages, copied] = COUNTERS.map(|name| links::counter(job, name));
+        Ok(messages?.zip(copied?).map(<[u64; 2]>::from))
+    };
+    let mut counted = None;
+    run_together(job, job.ranks, || {
+        let before = counts()?;
+        (0..COUNTED).try_for_each(|_| operation())?;
+        let after = counts()?;
+        counted = before.zip(after);
+        Ok(None)
+    })?;
+    let Some((before, after)) = counted else { return Ok(None) };
+    let of_step = |at: usize| f64::from(COUNTED).recip() * (after[at] - before[at]) as f64;
+    let most = |figure| run_together(job, job.ranks, || Ok(Some(figure)));
+    let (messages, copied) = (most(of_step(0))?, most(of_step(1))?);
+    let all = |(messages, copied)| Carried { messages, copies: copied / bytes as f64 };
+    Ok(messages.zip(copied).map(all))
+}
+
 pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()> {
     let procedures = job.extensions.fusions.ok_or_else(|| without(job, "gaspi_fusion_*"))?;
     let counts = counts(&step.tensors)?;
@@ -402,17 +429,24 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
         let schedule = schedule(&step.plain, bytes);
         interleave(job, job.ranks, schedule, &mut lanes, |_| gradients.wrong())?
     };
+    let in_place = || gradients.step_in_place(Duration::ZERO).map(drop);
+    let steps = [carried(job, bytes, in_place)?, carried(job, bytes, || gradients.step_lent())?];
     let mut rows = vec![Row::new("fusion", "set-up", set_up)];
-    rows.extend(rows_of(&measured, bytes, f64::from(step.compute)));
+    rows.extend(rows_of(&measured, bytes, f64::from(step.compute), steps));
     if job.rank == 0 {
-        rows.iter().try_for_each(|row| report.row(Layout::Latency, row))?;
+        rows.iter().try_for_each(|row| report.row(Layout::Step, row))?;
     }
     gradients.free()?;
     segment.delete()
 }
 
 /// What steps came to, beside what they are compared with.
-fn rows_of(measured: &Measured, bytes: usize, compute_us: f64) -> Vec<Row> {
+fn rows_of(
+    measured: &Measured,
+    bytes: usize,
+    compute_us: f64,
+    [step, of_lent]: [Option<Carried>; 2],
+) -> Vec<Row> {
     let [one, copy, in_place, lent, cpu_of_one, cpu, computing @ ..] = &measured.samples[..] else {
         return Vec::new();
     };
@@ -421,8 +455,8 @@ fn rows_of(measured: &Measured, bytes: usize, compute_us: f64) -> Vec<Row> {
         Row::new("fusion", variant, samples.clone()).limit(limit, us).size(bytes)
     };
     let mut rows = vec![
-        row("in place", in_place, "one all-reduce", one).errors(measured.errors),
-        row("private, lent", lent, "all-reduce + memcpy", one + copy),
+        row("in place", in_place, "one all-reduce", one).errors(measured.errors).carried(step),
+        row("private, lent", lent, "all-reduce + memcpy", one + copy).carried(of_lent),
         row("CPU, in place", cpu, "CPU of one all-reduce", cpu_of_one),
     ];
     if let [whole, exposed] = computing {

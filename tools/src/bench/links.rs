@@ -140,12 +140,8 @@ struct Counters(Vec<(u32, String)>);
 
 impl Counters {
     fn of(job: &Job) -> Result<Counters> {
-        let mut count = 0;
-        // SAFETY: writes the number that it is given.
-        let status = unsafe { (job.procedures.statistic_counter_max)(&raw mut count) };
-        job.call("gaspi_statistic_counter_max", status)?;
         let mut found = Vec::new();
-        for counter in 0..count {
+        for counter in 0..counters(job)? {
             let Some(name) = name(job, counter)? else { continue };
             if let Some(transport) = name.strip_prefix(COUNTER).filter(|rest| !rest.is_empty()) {
                 found.push((counter, transport.to_ascii_lowercase()));
@@ -155,16 +151,7 @@ impl Counters {
     }
 
     fn values(&self, job: &Job) -> Result<Vec<u64>> {
-        let mut values = Vec::new();
-        for (counter, _) in &self.0 {
-            let mut value = 0;
-            // SAFETY: writes the number that it is given.
-            let status =
-                unsafe { (job.procedures.statistic_counter_get)(*counter, 0, &raw mut value) };
-            job.call("gaspi_statistic_counter_get", status)?;
-            values.push(value);
-        }
-        Ok(values)
+        self.0.iter().map(|(counter, _)| value(job, *counter)).collect()
     }
 
     /// Writes to these ranks, and looks which transports carried it.
@@ -193,6 +180,32 @@ impl Counters {
              limits of others are not known here",
         ))
     }
+}
+
+/// The value of the library's counter of this name, if it has one.
+pub(crate) fn counter(job: &Job, wanted: &str) -> Result<Option<u64>> {
+    for counter in 0..counters(job)? {
+        if name(job, counter)?.as_deref() == Some(wanted) {
+            return value(job, counter).map(Some);
+        }
+    }
+    Ok(None)
+}
+
+fn counters(job: &Job) -> Result<c_uint> {
+    let mut count = 0;
+    // SAFETY: writes the number that it is given.
+    let status = unsafe { (job.procedures.statistic_counter_max)(&raw mut count) };
+    job.call("gaspi_statistic_counter_max", status)?;
+    Ok(count)
+}
+
+fn value(job: &Job, counter: c_uint) -> Result<u64> {
+    let mut value = 0;
+    // SAFETY: writes the number that it is given.
+    let status = unsafe { (job.procedures.statistic_counter_get)(counter, 0, &raw mut value) };
+    job.call("gaspi_statistic_counter_get", status)?;
+    Ok(value)
 }
 
 /// The name of a counter that takes no rank.

@@ -14,6 +14,8 @@ use std::fmt::Write as _;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     Latency,
+    /// The same, with what the library counts.
+    Step,
     Bandwidth,
     Rate,
     /// Times with goals instead of limits.
@@ -189,6 +191,11 @@ impl Report {
         if layout == Layout::Rate {
             set("rate_million_s", json!(row.rate()));
         }
+        if layout == Layout::Step {
+            let [messages, copies] = carried(row);
+            set("messages", json!(messages));
+            set("copies_per_byte", json!(copies));
+        }
         if let Some(moved) = &row.moved {
             set("count", json!(moved.count));
             set("type", json!(moved.ty));
@@ -318,6 +325,11 @@ impl Report {
             let rate = row.rate().map(|rate| format!("{rate:.2}"));
             columns.push(Column::right("million/s", 10, rate));
         }
+        if layout == Layout::Step {
+            let [messages, copies] = carried(row).map(|f| f.map(|f| format!("{f:.2}")));
+            columns.push(Column::right("messages", 10, messages));
+            columns.push(Column::right("copies/B", 8, copies));
+        }
         let limit = row.limit.as_ref().map(|limit| limit.us);
         match layout {
             Layout::Limits | Layout::Memory | Layout::Peers | Layout::Moved => {}
@@ -326,11 +338,16 @@ impl Report {
                 columns.push(Column::right("limit GB/s", 11, gb_s));
             }
             Layout::Goals => columns.push(Column::right("goal us", 12, limit.map(time))),
-            Layout::Latency | Layout::Rate => {
+            Layout::Latency | Layout::Step | Layout::Rate => {
                 columns.push(Column::right("limit us", 12, limit.map(time)));
             }
         }
     }
+}
+
+/// Messages of an operation, and copies of each of its bytes.
+fn carried(row: &Row) -> [Option<f64>; 2] {
+    [row.carried.map(|carried| carried.messages), row.carried.map(|carried| carried.copies)]
 }
 
 fn met(row: &Row, goal: Option<Goal>) -> Option<bool> {

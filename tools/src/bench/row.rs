@@ -35,7 +35,17 @@ pub(crate) struct Row {
     pub(crate) judged: Judged,
     /// What a collective operation moved.
     pub(crate) moved: Option<Moved>,
+    pub(crate) carried: Option<Carried>,
     pub(crate) errors: u64,
+}
+
+/// What an operation came to on the rank that did most, as the library counts it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Carried {
+    /// Messages and arrivals.
+    pub(crate) messages: f64,
+    /// Bytes that were copied, for each byte of the operation.
+    pub(crate) copies: f64,
 }
 
 /// What a collective operation moved, and how.
@@ -80,6 +90,7 @@ impl Row {
             limit_is_goal: false,
             judged: Judged::Time,
             moved: None,
+            carried: None,
             errors: 0,
         }
     }
@@ -106,6 +117,11 @@ impl Row {
 
     pub(crate) fn moved(mut self, moved: Moved) -> Row {
         self.moved = Some(moved);
+        self
+    }
+
+    pub(crate) fn carried(mut self, carried: Option<Carried>) -> Row {
+        self.carried = carried;
         self
     }
 

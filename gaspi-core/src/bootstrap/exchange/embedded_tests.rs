@@ -197,10 +197,10 @@ fn listeners_at_a_named_port_are_told_apart() {
     let text = answered(|mut stream| {
         let mut hello = [0; 64];
         stream.read_exact(&mut hello).expect("hello");
-        // A refusal of version 9.
-        stream.write_all(&[&hello[..4], &[9, 0, 2, 0]].concat()).expect("write");
+        // A refusal of version 10.
+        stream.write_all(&[&hello[..4], &[10, 0, 2, 0]].concat()).expect("write");
     });
-    assert!(text.contains("speaks version 9"), "{text}");
+    assert!(text.contains("speaks version 10"), "{text}");
 }
 
 /// The hub's machine, served by a thread; its ranks come as those of a launcher.
@@ -233,7 +233,7 @@ fn strangers_do_not_disturb_the_meeting() {
     let id = unique("strangers");
     with_hub(&id, 2, |place, local| {
         let mut strangers = Vec::new();
-        let whole = [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 200], b"GASP\x01", b"GASP\x09\0"];
+        let whole = [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 200], b"GASP\x01", b"GASP\x0a\0"];
         for words in whole {
             let mut stream = TcpStream::connect(place).expect("connection");
             stream.write_all(words).expect("write");

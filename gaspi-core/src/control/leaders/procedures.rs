@@ -1,6 +1,6 @@
 //! Steps by leaders: what this rank sends and publishes.
 
-use super::{Due, LINES_AT, Leaders};
+use super::{Due, Leaders};
 use crate::ids::GroupId;
 use crate::runtime::Inner;
 use crate::transport::shm::area::wake_kind;
@@ -45,10 +45,9 @@ impl Inner {
         let area = &self.ranks.area;
         let bytes = size_of_val(lines);
         if bytes > 0 {
-            let own = area.stage(self.ranks.me, group.index(), (step % 2) as usize);
-            let to = own.wrapping_add(LINES_AT);
-            // SAFETY: this rank's own staging, which it alone writes, has room for `LINES_MAX`
-            // words there; members read them once the step is published.
+            let to = area.lines(self.ranks.me, group.index(), (step % 2) as usize);
+            // SAFETY: this rank's own memory, which it alone writes, has room for all lines, as
+            // `Leaders::may_tell` has checked; members read them once the step is published.
             unsafe { to.copy_from_nonoverlapping(lines.as_ptr().cast(), bytes) };
         }
         area.publish_exchanged(group.index(), step);

@@ -1,8 +1,8 @@
 //! The messages of a commit by leaders: those of the schedule, and within a node those from its
 //! members to their leader, which come first, and back, which come last.
 
-use super::Leaders;
 use super::schedule::TAGS;
+use super::{Leaders, Messages};
 use crate::ids::Rank;
 use crate::wire::message::COMMITS_MAX;
 use std::sync::Arc;
@@ -58,17 +58,18 @@ impl Leaders {
             let (incoming, outgoing) = ([spread].into(), [gather].into());
             return Some(Route { incoming, outgoing, patience: self.patience() });
         };
+        let Messages { schedule, receivers } = &duty.of_words;
         let others: Arc<[Rank]> = self.locals[1..].into();
         let gather = own[1..].iter().map(|member| {
             let member = *member as usize;
             RouteIn { from: self.ranks[member], tag: GATHER, of: [member].into() }
         });
-        let between = duty.schedule.incoming.iter().map(|incoming| {
+        let between = schedule.incoming.iter().map(|incoming| {
             let of = self.members(incoming.of).collect();
             RouteIn { from: self.leader(incoming.from), tag: incoming.tag, of }
         });
         let incoming: Box<[RouteIn]> = gather.chain(between).collect();
-        let sent = duty.schedule.outgoing.iter().zip(&duty.receivers).map(|(outgoing, to)| {
+        let sent = schedule.outgoing.iter().zip(receivers).map(|(outgoing, to)| {
             let of = self.members(outgoing.of).collect();
             let after = others.len() + outgoing.after;
             RouteOut { after, to: Arc::clone(to), tag: outgoing.tag, of }

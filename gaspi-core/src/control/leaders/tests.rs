@@ -40,7 +40,7 @@ impl Group {
         let ranks: Arc<[Rank]> =
             (0..nodes.len()).map(|member| Rank(3 * member as u16 + 1)).collect();
         let members = (0..nodes.len()).map(|me| {
-            let leaders = Arc::new(Leaders::new(&ranks, node_of(nodes), me, is_tree));
+            let leaders = Arc::new(Leaders::new(&ranks, node_of(nodes), me, (is_tree, 1024)));
             let steps = GroupSteps::default();
             steps.committed(incarnation, Some(Arc::clone(&leaders)));
             Member { leaders, steps, complete: Vec::new(), lines: Vec::new() }
@@ -109,8 +109,11 @@ fn leaders_alone_send_messages_and_know_the_lines_of_all() {
     let uneven: Vec<u32> = (0..23).map(|member| [0, 1, 1, 2, 0, 3, 3, 3][member % 8]).collect();
     let pairs: Vec<u32> = (0..128).map(|member| member / 2).collect();
     for (nodes, n) in [(uneven, 4usize), (pairs, 64), ((0..5).collect(), 5)] {
-        for width in [0, 1, 6] {
-            for (is_tree, most) in [(true, 2 * (n - 1)), (false, n * Schedule::rounds(n))] {
+        // Longer ones never go along a tree.
+        for width in [0, 1, 6, 7, 256] {
+            for is_tree in [true, false] {
+                let by_tree = is_tree && width <= WORDS_BY_TREE;
+                let most = if by_tree { 2 * (n - 1) } else { n * Schedule::rounds(n) };
                 let mut group = Group::new(&nodes, is_tree, (1, width));
                 for step in STEP..STEP + 3 {
                     group.messages = 0;
@@ -143,7 +146,7 @@ fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
         assert!(!group.advance(0, new));
     }
     let two: Arc<[Rank]> = ranks[..2].into();
-    let next = Arc::new(Leaders::new(&two, [0, 1].into(), 0, true));
+    let next = Arc::new(Leaders::new(&two, [0, 1].into(), 0, (true, 1024)));
     group.members[0].steps.committed(2, Some(Arc::clone(&next)));
     assert_eq!(group.completed(new), 0);
     // Messages of the former use belong to it.

@@ -59,7 +59,7 @@ impl Job {
         if known.len() < 2 || is_one_each && known.len() < 4 {
             return None;
         }
-        Leaders::new(&list.into(), node_of, me, self.is_tree).route(me)
+        Leaders::new(&list.into(), node_of, me, (self.is_tree, 0)).route(me)
     }
 
     /// Has a rank send what is due.

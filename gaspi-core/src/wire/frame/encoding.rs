@@ -10,7 +10,7 @@ use crate::wire::message::{
     Announce, Arrival, COMMITS_MAX, Commit, Digest, GroupMessage, KEYS_MAX, Lines, MemoryKey,
     PairOffer, Pairing, RemoteCall,
 };
-use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
+use crate::wire::shared_layout::{LINES_BYTES_MAX, OUTBOX_BYTES, STAGE_BYTES};
 
 /// Bytes of a text; longer ones are cut where they are written, but read.
 const TEXT_MAX: u32 = 4096;
@@ -212,11 +212,16 @@ struct LineWords;
 impl Form<Vec<u64>> for LineWords {
     fn write<O: Output>(value: &Vec<u64>, writer: &mut Writer<O>) {
         // Not word by word: some hundred of them would take longer than the rest of a step.
-        let words: Vec<u64> = value.iter().map(|word| word.to_le()).collect();
-        writer.bytes(bytemuck::cast_slice(&words), Limit::u32(STAGE_BYTES as u32));
+        let limit = Limit::u32(LINES_BYTES_MAX as u32);
+        if cfg!(target_endian = "little") {
+            writer.bytes(bytemuck::cast_slice(value), limit);
+        } else {
+            let words: Vec<u64> = value.iter().map(|word| word.to_le()).collect();
+            writer.bytes(bytemuck::cast_slice(&words), limit);
+        }
     }
     fn read(reader: &mut Reader<'_>) -> Decoded<Vec<u64>> {
-        let bytes = reader.bytes(Limit::u32(STAGE_BYTES as u32))?;
+        let bytes = reader.bytes(Limit::u32(LINES_BYTES_MAX as u32))?;
         let (words, rest) = bytes.as_chunks();
         match rest {
             [] => Ok(words.iter().map(|word| u64::from_le_bytes(*word)).collect()),

@@ -170,7 +170,7 @@ fn fields_beyond_their_limits_are_refused() {
         ("atomic operation", &[&[14], &[0; 21], &[2], &[0; 16]]),
         ("words", &[&[15], &[0; 17], &[7], &[0; 60]]),
         ("half a word", &[&[26], &[0; 18], &[12, 0, 0, 0], &[0; 12]]),
-        ("lines", &[&[26], &[0; 18], &[8, 64, 0, 0], &[0; 16392]]),
+        ("lines", &[&[26], &[0; 18], &[8, 0, 2, 0], &[0; 131_080]]),
     ];
     for (what, parts) in refused {
         assert_eq!(Frame::decode(&parts.concat()), None, "{what}");

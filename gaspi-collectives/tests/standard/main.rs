@@ -1,8 +1,10 @@
 //! The all-reduces of the standard over every kind of link, with the ranks of a job as threads.
 
 #[macro_use]
-#[path = "../../gaspi-core/tests/ranks/mod.rs"]
+#[path = "../../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
+
+mod nodes;
 
 use std::sync::Barrier;
 
@@ -14,7 +16,7 @@ use gaspi_core::{Config, Error, GroupId, Rank, Result, Runtime, Timeout};
 use ranks::LIMIT as GUARD;
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([tests()])
+    ranks::run_tests([tests(), nodes::tests()])
 }
 
 /// Runs `body` on every rank of a job; `meet` is a barrier of the threads, outside of the job.
