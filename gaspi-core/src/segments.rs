@@ -283,13 +283,15 @@ impl Inner {
         })
     }
 
-    /// Registers with every member, all at once, in the course of a call.
+    /// Registers with every member, all at once, in the course of a call. One that says meanwhile
+    /// that it `lacks` descriptors is waited for no longer: it takes no connection.
     pub(crate) fn register_all(
         &self,
         segment: &Arc<Segment>,
         ranks: &[Rank],
         deadline: Deadline,
         course: Waiting,
+        lacks: impl Fn(Rank) -> bool,
     ) -> Result<()> {
         let mut calls = Vec::with_capacity(ranks.len());
         for rank in ranks.iter().filter(|rank| **rank != self.ranks.me) {
@@ -305,6 +307,13 @@ impl Inner {
         let mut result = Ok(());
         let patience = Patience::default();
         for (key, rank, call) in calls {
+            let ends = || call.outcome().is_some() || self.ranks.check_alive(rank, "").is_err();
+            let ended = self.until(deadline, course, || (ends() || lacks(rank)).then(|| !ends()));
+            if ended == Some(true) {
+                let reason = "it has too many open files".to_owned();
+                result = result.and(Err(self.ranks.refused(rank, reason)));
+                continue;
+            }
             // Every call is finished or kept for the continuation, also after an error.
             match self.finish_one_of(key, rank, call, deadline, course, &patience) {
                 Ok(answer) => segment.note_answered(rank, answer),

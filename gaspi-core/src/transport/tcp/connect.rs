@@ -127,7 +127,7 @@ impl Connector {
             unauthenticated: HashMap::new(),
             keepalives: HashMap::new(),
             watched: HashMap::new(),
-            ends: tcp.table.tells_ends.then(|| Ends::new(tcp)),
+            ends: tcp.table.remote.then(|| Ends::new(tcp)),
             leaves: false,
             next: 0,
             look_at: Instant::now(),
