@@ -175,8 +175,8 @@ pub(crate) fn network(nodes: Nodes, size: u32) -> Option<Network> {
     (nodes == Nodes::Twin).then(|| Network::new(next_seed(), size))
 }
 
-/// A device of this machine, which all ranks share in place of mocked ones: GASPI_TEST_DEVICE. Tests
-/// that ask something of a mocked device cannot run then.
+/// A device of this machine, which all ranks share in place of mocked ones: GASPI_TEST_DEVICE.
+/// Tests that ask something of a mocked device cannot run then.
 pub(crate) fn real_device(nodes: Nodes) -> Option<String> {
     let has_devices = matches!(nodes, Nodes::Verbs | Nodes::VerbsPairs);
     std::env::var("GASPI_TEST_DEVICE").ok().filter(|_| has_devices)

@@ -4,8 +4,8 @@
 //! What is posted in this way is not noted one by one: it is a **run**, which the queue counts as
 //! one request, from the first one to the next wait for the queue. It ends behind all of its parts.
 //!
-//! A wait takes the run, and leaves the bias to its thread, where it rests: the next request resumes
-//! it and opens another run, without the lane's lock too.
+//! A wait takes the run, and leaves the bias to its thread, where it rests: the next request
+//! resumes it and opens another run, without the lane's lock too.
 //!
 //! Invariant: while a thread holds the bias the pair is up and nothing waits in the lane; a run is
 //! open, unless the bias rests.

@@ -5,8 +5,8 @@ use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::message::{Pairing, Stream};
 use std::collections::VecDeque;
 
-/// Requests by their stream, in the order in which they ended. The first one lies here: the end of a
-/// lone request allocates nothing.
+/// Requests by their stream, in the order in which they ended. The first one lies here: the end of
+/// a lone request allocates nothing.
 #[derive(Debug, Default)]
 pub(super) struct Counts {
     first: Option<(Stream, u32)>,

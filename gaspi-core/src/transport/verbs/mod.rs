@@ -11,6 +11,7 @@
 mod atomic_calls;
 mod atomics;
 mod budget;
+mod by_number;
 mod byte_stream;
 mod completions;
 mod data_ahead;
@@ -56,7 +57,7 @@ use crate::transport::requests::{GetTarget, PendingRequests};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::{Behind, Carried, Upcalls};
 use crate::wire::message::{Put, RemoteAddress, Stream};
-use completions::Completions;
+use by_number::ByNumber;
 use divert::Diverted;
 use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
@@ -64,11 +65,10 @@ use lane::{Lane, LaneState, Request};
 use receives::Receives;
 use socket_looks::SocketLooks;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use unfinished::Unfinished;
-use work::{Completion, Outcome};
+use work::{Completion, Completions, Outcome};
 
 pub(crate) use atomics::AtomicReach;
 pub(crate) use device::Device;
@@ -109,30 +109,6 @@ const VISIBLE: QueueId = QueueId(ATOMICS.0 + 1);
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceArc<Lane>]>;
 
-/// Lanes by the numbers of their queue pairs, which the device gives: nobody can choose ones that
-/// collide.
-type ByNumber = HashMap<u32, (QueueId, Rank), BuildHasherDefault<NumberHasher>>;
-
-/// Spreads numbers of queue pairs, in a few instructions: each completion is looked up.
-#[derive(Debug, Default)]
-struct NumberHasher(u64);
-
-impl Hasher for NumberHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u32(u32::from(*byte)));
-    }
-
-    fn write_u32(&mut self, number: u32) {
-        // The table takes bits from both ends.
-        self.0 = (self.0 ^ u64::from(number)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        self.0 ^= self.0 >> 32;
-    }
-}
-
 /// The device of a rank, and what it carries.
 #[derive(Debug)]
 pub(crate) struct DeviceTable {
@@ -140,7 +116,7 @@ pub(crate) struct DeviceTable {
     receives: Mutex<Receives>,
     lanes: [OnceArc<Lanes>; VISIBLE.0 as usize + 1],
     /// Whose a queue pair is, by its number.
-    by_number: Mutex<ByNumber>,
+    by_number: ByNumber,
     ranks: u32,
     /// Whether nothing may go by streams that can go by the device.
     pub(crate) forced: bool,
@@ -176,7 +152,7 @@ impl DeviceTable {
         Ok(DeviceTable {
             receives: Mutex::new(receives),
             lanes: [const { OnceArc::new() }; VISIBLE.0 as usize + 1],
-            by_number: Mutex::default(),
+            by_number: ByNumber::default(),
             ranks,
             forced,
             resets: Resets::default(),
@@ -559,7 +535,7 @@ impl<'a> Verbs<'a> {
     }
 
     fn lane_of(self, number: u32) -> Option<&'a Lane> {
-        let (queue, peer) = self.table.by_number.lock().get(&number).copied()?;
+        let (queue, peer) = self.table.by_number.find(number)?;
         Some(self.table.lane(queue, peer))
     }
 

@@ -263,7 +263,7 @@ impl Verbs<'_> {
                 let pair = QueuePair::new(handles, memory, device.write_end(), kind)?;
                 let vouches = self.vouches();
                 let offer = PairOffer { queue, attempt, vouches, ..pair.offer() };
-                self.table.by_number.lock().insert(offer.number, (queue, peer));
+                self.table.by_number.insert(offer.number, (queue, peer));
                 state.pair = Some(pair);
                 state.outbox.messages.push_back(Pairing::Offer(offer));
             }
@@ -291,7 +291,7 @@ impl Verbs<'_> {
                 let in_vain = !was_up && state.pairing.refused().is_some();
                 let leaves_it = in_vain && self.up.ranks().me > peer;
                 if let Some(pair) = &mut state.pair {
-                    self.table.by_number.lock().remove(&pair.number());
+                    self.table.by_number.remove(pair.number());
                     if leaves_it {
                         pair.set_quiet();
                     }

@@ -49,7 +49,7 @@ fn carry_out(table: &DeviceTable, lane: &Lane, state: &mut LaneState, steps: Vec
                 let (memory, kind) = (device.flush_memory(), PairKind::Data);
                 let pair = QueuePair::new(&device.handles, memory, WriteEnd::Read, kind);
                 let pair = pair.expect("an end");
-                table.by_number.lock().insert(pair.number(), (lane.queue, lane.peer));
+                table.by_number.insert(pair.number(), (lane.queue, lane.peer));
                 let offer = PairOffer { queue: lane.queue, attempt, ..pair.offer() };
                 state.pair = Some(pair);
                 Some(Pairing::Offer(offer))
@@ -100,7 +100,7 @@ fn take_completions(table: &DeviceTable) {
         }
         for completion in came.iter() {
             assert!(matches!(completion.outcome, Outcome::Done), "{completion:?}");
-            let (queue, peer) = table.by_number.lock()[&completion.number];
+            let (queue, peer) = table.by_number.find(completion.number).expect("a lane");
             let mut state = table.lane(queue, peer).lock();
             state.completed(&completion, &mut Ended::default());
         }

@@ -144,6 +144,63 @@ pub(super) fn check(result: i32, what: &str) -> Result<(), String> {
     }
 }
 
+/// Completions taken from a queue at once.
+pub(super) const BATCH: usize = 16;
+
+/// Completions that were taken. What lies behind them is not initialised, and they stay where they
+/// are: a look that finds nothing writes no memory.
+///
+/// Invariant: the first `count` are what the device has written.
+pub(super) struct Completions {
+    found: [MaybeUninit<sys::ibv_wc>; BATCH],
+    count: usize,
+}
+
+impl Completions {
+    #[inline]
+    pub(super) fn none() -> Completions {
+        Completions { found: [const { MaybeUninit::uninit() }; BATCH], count: 0 }
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Forgets them, so that there is room for others.
+    pub(super) fn clear(&mut self) {
+        self.count = 0;
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = Completion> + '_ {
+        // SAFETY: by the invariant.
+        self.found[..self.count].iter().map(|found| completion(unsafe { found.assume_init_ref() }))
+    }
+
+    /// Takes further ones off a queue, as many as there is room for; below 0 if the device cannot
+    /// tell any more what has completed.
+    pub(super) fn take_from(&mut self, queue: NonNull<sys::ibv_cq>) -> i32 {
+        let room = &mut self.found[self.count..];
+        // SAFETY: there is room for so many.
+        let taken = unsafe {
+            inline::ibv_poll_cq(queue.as_ptr(), room.len() as i32, room.as_mut_ptr().cast())
+        };
+        self.count += usize::try_from(taken).unwrap_or(0).min(room.len());
+        taken
+    }
+}
+
+fn completion(found: &sys::ibv_wc) -> Completion {
+    let outcome = match found.status {
+        sys::IBV_WC_SUCCESS => Outcome::Done,
+        status => Outcome::Failed { status, vendor: found.vendor_err },
+    };
+    let goes_along = found.opcode == sys::IBV_WC_RECV_RDMA_WITH_IMM;
+    // SAFETY: what such a completion has there.
+    let immediate = goes_along.then(|| u32::from_be(unsafe { found.__bindgen_anon_1.imm_data }));
+    let (id, number, bytes) = (found.wr_id, found.qp_num, found.byte_len);
+    Completion { id, number, bytes, immediate, outcome }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
