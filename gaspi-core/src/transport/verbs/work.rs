@@ -2,7 +2,11 @@
 
 use crate::ids::{NotificationId, SegmentId};
 use crate::wire::message::{AtomicOperation, Put};
+use libibverbs_sys as sys;
+use libibverbs_sys::inline;
 use std::io;
+use std::mem::MaybeUninit;
+use std::ptr::NonNull;
 use std::time::Duration;
 
 /// Requests in a send queue.
