@@ -21,24 +21,18 @@ pub(super) struct Check {
     pub(super) guests: usize,
     /// Whether it can also run on this machine, beside a real card.
     pub(super) outside: bool,
-    /// Whether it runs only when it is named.
-    pub(super) by_name: bool,
     /// After so many seconds it hangs, on a machine with two cores.
     guard_s: u64,
     script: &'static str,
 }
 
 const fn check(name: &'static str, guests: usize, guard_s: u64, script: &'static str) -> Check {
-    Check { name, guests, outside: false, by_name: false, guard_s, script }
+    Check { name, guests, outside: false, guard_s, script }
 }
 
 impl Check {
     const fn outside(self) -> Check {
         Check { outside: true, ..self }
-    }
-
-    const fn by_name(self) -> Check {
-        Check { by_name: true, ..self }
     }
 
     fn text(&self) -> String {
@@ -57,7 +51,7 @@ pub(super) const CHECKS: [Check; 15] = [
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
     check("one/verbs", 1, 180, include_str!("checks/verbs.sh")).outside(),
     check("one/conformance", 1, 300, include_str!("checks/conformance.sh")).outside(),
-    check("one/faults", 1, 240, include_str!("checks/faults.sh")).outside().by_name(),
+    check("one/faults", 1, 240, include_str!("checks/faults.sh")).outside(),
     check("one/bench", 1, 180, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),

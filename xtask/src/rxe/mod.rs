@@ -196,8 +196,7 @@ fn in_guests(place: &Place, options: &Options, results: &mut Results) -> Result<
 }
 
 fn is_chosen(check: &Check, options: &Options) -> bool {
-    options.filters.is_empty() && !check.by_name
-        || options.filters.iter().any(|part| check.name.contains(part))
+    options.filters.is_empty() || options.filters.iter().any(|part| check.name.contains(part))
 }
 
 fn show_consoles(guests: &[Guest]) {
