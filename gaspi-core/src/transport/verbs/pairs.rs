@@ -361,13 +361,16 @@ impl Verbs<'_> {
             return;
         };
         let of = |rank: Rank| subnet::in_words(&ranks.cards[rank.index()].networks);
+        let (low, high) = (peer.min(ranks.me), peer.max(ranks.me));
+        // The same whichever side says it: the other one may repeat it.
         let place = format!(
-            "its port {} is not in {own}, the network of {}; a router has to be between (its host \
-             has RoCE ports in {}, this one in {})",
+            "the port {} of {peer} is not in {own}, the network of {} of {}; a router has to be \
+             between (the host of {low} has RoCE ports in {}, that of {high} in {})",
             select::written(gid),
             device.description(),
-            of(peer),
-            of(ranks.me)
+            ranks.me,
+            of(low),
+            of(high)
         );
         let mut troubles = self.table.troubles.lock();
         let known = &mut troubles.entry(peer).or_default().elsewhere;
