@@ -260,7 +260,8 @@ fn copy_test([package, name]: [&str; 2], to: &Path) -> Result<PathBuf> {
     cargo.args(["test", "--quiet", "-p", package, "--test", name, "--no-run"]);
     let told = process::output(cargo.arg("--message-format=json"))?;
     let mark = "\"executable\":\"";
-    let found = told.lines().filter_map(|line| line.split_once(mark)?.1.split('"').next()).last();
+    let found =
+        told.lines().filter_map(|line| line.split_once(mark)?.1.split('"').next()).next_back();
     let built = found.ok_or_else(|| format!("cargo does not say where the test {name} is"))?;
     let copy = to.join(name);
     std::fs::copy(built, &copy).map_err(|error| format!("cannot copy {built}: {error}"))?;
