@@ -313,15 +313,29 @@ impl Inner {
         let (paid, _) = self.waiter.until(&self.ranks.area, None, limit, waiting, || {
             try_receiver(&self.endpoints.stream).map(|mut receiver| {
                 receiver.flush_acks(self.tcp(), Flush::All);
-                self.endpoints.stream.say_goodbye(self);
+                self.say_last_word();
             })
         });
         if paid.is_none() {
             // Another thread still sleeps on the sockets. Without a goodbye this rank would seem
             // dead.
-            self.endpoints.stream.say_goodbye(self);
+            self.say_last_word();
         }
         self.until(limit, waiting, || (!self.endpoints.stream.has_remote(self)).then_some(()));
+    }
+
+    /// Says goodbye behind all that handlers of messages send: what one has published, members of
+    /// this node act on, also by leaving, before it has told other nodes.
+    fn say_last_word(&self) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            // Whoever handles what the device has brought has done so.
+            verbs.catch_up();
+        }
+        #[cfg(feature = "test-transports")]
+        if let Some(faults) = &self.endpoints.faults {
+            faults.release(self, &self.endpoints.stream);
+        }
+        self.endpoints.stream.say_goodbye(self);
     }
 }
 
@@ -493,11 +507,6 @@ impl Runtime {
         if says_goodbye {
             inner.tell_last_commits();
             inner.tell_last_steps();
-        }
-        #[cfg(feature = "test-transports")]
-        if let Some(faults) = inner.endpoints.faults.as_ref().filter(|_| !std::thread::panicking())
-        {
-            faults.release(inner, &inner.endpoints.stream);
         }
         if says_goodbye {
             inner.say_goodbye();
