@@ -135,8 +135,8 @@ mod tests {
     use super::*;
     use crate::sync::{AtomicBool, AtomicU64, Mutex};
 
-    /// A thread counts by plain stores where it has the right, which it may let rest behind each, and
-    /// by the lock otherwise, while another one takes the right and counts too.
+    /// A thread counts by plain stores where it has the right, which it may let rest behind each,
+    /// and by the lock otherwise, while another one takes the right and counts too.
     fn nothing_is_lost(rests: bool) {
         const ROUNDS: u64 = 20_000;
         let (bias, lock) = (Bias::default(), Mutex::new(()));
