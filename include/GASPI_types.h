@@ -149,7 +149,7 @@ typedef enum {
 /** When the ranks connect to each other. */
 typedef enum {
   GASPI_TOPOLOGY_NONE = 0,   /**< on first use; GASPI_GROUP_ALL does not exist */
-  GASPI_TOPOLOGY_STATIC = 1, /**< all at gaspi_proc_init */
+  GASPI_TOPOLOGY_STATIC = 1, /**< what a barrier of all needs at gaspi_proc_init */
   GASPI_TOPOLOGY_DYNAMIC = 2 /**< on first use */
 } gaspi_topology_t;
 

@@ -32,6 +32,8 @@ use std::time::Duration;
 pub(crate) const STEP_BITS: u32 = 40;
 /// The incarnation of the first use of each id.
 pub(crate) const FIRST_INCARNATION: u32 = 1;
+/// Before all steps of that.
+pub(crate) const FIRST_STEP: u64 = (FIRST_INCARNATION as u64) << STEP_BITS;
 
 /// How much later than the list of a rank that knew of a death this rank may learn of it.
 const DEATH_LIMIT: Duration = Duration::from_secs(1);
@@ -145,7 +147,7 @@ impl Groups {
             let committed = Committed {
                 ranks: ranks.as_slice().into(),
                 me: job.me.index(),
-                step: first_step(FIRST_INCARNATION),
+                step: FIRST_STEP,
                 failed: false,
                 remote: job.all().any(|rank| !job.is_local(rank)),
                 leaders,

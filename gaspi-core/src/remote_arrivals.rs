@@ -2,10 +2,12 @@
 //! and of the staging behind them.
 //!
 //! Ranks of this node are seen in the shared area. Copies of the others are written by the threads
-//! that handle their frames, and read in the same order as slots of the shared area. An arrival at
-//! the next use of a group's id waits until this rank has committed that: members of the former use
-//! may still be reading.
+//! that handle their frames, and read in the same order as slots of the shared area. What is passed
+//! on of ranks of this node is copied too, so that it goes on once. An arrival at the next use of a
+//! group's id waits until this rank has committed that: members of the former use may still be
+//! reading.
 
+use crate::control::handlers::Onward;
 use crate::ids::{GroupId, Rank};
 use crate::sync::arrival_slot::{ArrivalSlot, LINE};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
@@ -29,12 +31,21 @@ struct PeerArrivals {
 /// What one rank has sent to all groups.
 type AllOfPeer = Box<[OnceLock<Box<PeerArrivals>>]>;
 
+/// An arrival at a use that this rank has not committed.
+#[derive(Debug)]
+struct Early {
+    of: Rank,
+    arrival: Arrival,
+    /// Who has passed it on, unless it has come from its own rank.
+    from: Option<Rank>,
+}
+
 /// What is known of a group's use.
 #[derive(Debug, Default)]
 struct Use {
     incarnation: u32,
     /// Arrivals at later uses.
-    early: Vec<(Rank, Arrival)>,
+    early: Vec<Early>,
 }
 
 /// Copies of what ranks of other nodes have published.
@@ -72,6 +83,12 @@ impl RemoteArrivals {
         &self.peer(rank, group).arrival_slots
     }
 
+    /// Whether a message has told that `rank` has arrived at `step`.
+    pub(crate) fn has(&self, rank: Rank, group: usize, step: u64) -> bool {
+        let slot = &self.arrival_slots(rank, group)[(step % 2) as usize];
+        slot.sequence.load(Ordering::Acquire) >= step
+    }
+
     /// Staging of `rank` in `group` for steps of this parity, STAGE_BYTES long.
     pub(crate) fn stage(&self, rank: Rank, group: usize, parity: usize) -> *mut u8 {
         let line = || Line(std::array::from_fn(|_| AtomicU8::new(0)));
@@ -84,32 +101,46 @@ impl RemoteArrivals {
     pub(crate) fn arrived(&self, rank: Rank, arrival: Arrival) {
         let mut found = self.uses[arrival.group.index()].lock();
         if incarnation(arrival.step) > found.incarnation {
-            found.early.push((rank, arrival));
+            found.early.push(Early { of: rank, arrival, from: None });
         } else {
             self.publish(rank, &arrival);
         }
     }
 
-    /// This rank has committed a use of `group`.
-    pub(crate) fn committed(&self, group: GroupId, incarnation: u32) {
+    /// An arrival has come that others pass on; it is given back if this rank has to do so too.
+    pub(crate) fn passed_on(&self, onward: Onward) -> Option<Onward> {
+        let mut found = self.uses[onward.arrival.group.index()].lock();
+        if incarnation(onward.arrival.step) > found.incarnation {
+            let Onward { from, of, arrival } = onward;
+            found.early.push(Early { of, arrival, from: Some(from) });
+            return None;
+        }
+        self.publish(onward.of, &onward.arrival).then_some(onward)
+    }
+
+    /// This rank has committed a use of `group`; gives what it has to pass on.
+    pub(crate) fn committed(&self, group: GroupId, incarnation: u32) -> Vec<Onward> {
         let mut found = self.uses[group.index()].lock();
         found.incarnation = incarnation;
         let early = std::mem::take(&mut found.early);
-        for (rank, arrival) in early {
+        let mut onward = Vec::new();
+        for Early { of, arrival, from } in early {
             if self::incarnation(arrival.step) > incarnation {
-                found.early.push((rank, arrival));
-            } else {
-                self.publish(rank, &arrival);
+                found.early.push(Early { of, arrival, from });
+            } else if self.publish(of, &arrival) {
+                onward.extend(from.map(|from| Onward { from, of, arrival }));
             }
         }
+        onward
     }
 
-    fn publish(&self, rank: Rank, arrival: &Arrival) {
+    /// Whether this one was not known.
+    fn publish(&self, rank: Rank, arrival: &Arrival) -> bool {
         let (group, parity) = (arrival.group.index(), (arrival.step % 2) as usize);
         let slot = &self.peer(rank, group).arrival_slots[parity];
         // Only a faulty sender would send an arrival at a former use after one at the present use.
         if slot.sequence.load(Ordering::Relaxed) >= arrival.step {
-            return;
+            return false;
         }
         let bytes = arrival.stage.len().min(STAGE_BYTES);
         if bytes > 0 {
@@ -119,6 +150,7 @@ impl RemoteArrivals {
             unsafe { std::ptr::copy_nonoverlapping(arrival.stage.as_ptr(), to, bytes) };
         }
         slot.publish(arrival.step, arrival.signature, &arrival.words);
+        true
     }
 }
 

@@ -9,7 +9,7 @@ mod procedures;
 
 use crate::ids::{GroupId, Rank};
 use crate::sync::{Mutex, MutexGuard};
-use crate::wire::message::Message;
+use crate::wire::message::{GroupMessage, Message};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
@@ -23,6 +23,18 @@ struct Kept {
     message: Message,
 }
 
+impl Kept {
+    /// The step that the arrival of a member is of.
+    fn arrival_step(&self) -> Option<u64> {
+        match &self.message {
+            Message::Group(
+                GroupMessage::Arrive(arrival) | GroupMessage::PassedOn { arrival, .. },
+            ) => Some(arrival.step),
+            _ => None,
+        }
+    }
+}
+
 /// Messages to one group.
 #[derive(Debug, Default)]
 struct GroupMessages {
@@ -31,6 +43,8 @@ struct GroupMessages {
     arrivals: [Option<Arc<Kept>>; 2],
     /// The same of messages among leaders, by their tag and the parity.
     lines: BTreeMap<(u8, usize), Arc<Kept>>,
+    /// Arrivals that are passed on along the tree of the members, by whose they are and the parity.
+    passed_on: BTreeMap<(Rank, usize), Arc<Kept>>,
     /// This rank leaves.
     leaving: Option<Arc<Kept>>,
     /// With the number of the commit.
@@ -56,13 +70,29 @@ impl ResendBuffer {
         self.messages(group).commits.retain(|(number, _)| *number >= attempt);
     }
 
+    /// Arrivals at a step that are passed on go to these ranks from now on; gives those that some
+    /// of them have not got.
+    fn redirect(&self, group: GroupId, step: u64, to: &Arc<[Rank]>) -> Vec<(Vec<Rank>, Arc<Kept>)> {
+        let mut redirected = Vec::new();
+        for place in self.messages(group).passed_on.values_mut() {
+            let fresh = to.iter().filter(|rank| !place.to.contains(rank));
+            let fresh: Vec<Rank> = fresh.copied().collect();
+            if place.arrival_step() == Some(step) && !fresh.is_empty() {
+                *place = Arc::new(Kept { to: Arc::clone(to), message: place.message.clone() });
+                redirected.push((fresh, Arc::clone(place)));
+            }
+        }
+        redirected
+    }
+
     /// All messages to `peer`, in order.
     fn to(&self, peer: Rank) -> Vec<Arc<Kept>> {
         let of_group = |messages: &Mutex<GroupMessages>| {
             let messages = messages.lock();
             let commits = messages.commits.iter().map(|(_, kept)| kept);
             let steps = messages.arrivals.iter().flatten().chain(messages.lines.values());
-            let all = commits.chain(steps).chain(&messages.leaving);
+            let all = commits.chain(steps).chain(messages.passed_on.values());
+            let all = all.chain(&messages.leaving);
             all.filter(|kept| kept.to.contains(&peer)).cloned().collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_group).collect()

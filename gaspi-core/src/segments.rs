@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// How long a delete waits for peers that are copying from or to bound memory.
 const COPY_LIMIT: Duration = Duration::from_secs(10);
+/// How long members with lower numbers are left to connect to this rank.
+const CONNECTING: Duration = Duration::from_millis(500);
 
 impl Inner {
     fn segment_changes(&self) -> MutexGuard<'_, ()> {
@@ -283,28 +285,56 @@ impl Inner {
         })
     }
 
-    /// Registers with every member, all at once, in the course of a call.
+    /// Whether nothing has to be made for a message to `rank`.
+    fn is_reached(&self, rank: Rank) -> bool {
+        let stream = &self.endpoints.stream;
+        !stream.remote
+            || self.ranks.is_local(rank)
+            || stream.connections.is_established(rank)
+            || self.ranks.liveness(rank) != liveness::JOINED
+    }
+
+    /// Registers with every member, all at once, in the course of a call. One that says meanwhile
+    /// that it `lacks` descriptors is waited for no longer: it takes no connection.
     pub(crate) fn register_all(
         &self,
         segment: &Arc<Segment>,
         ranks: &[Rank],
         deadline: Deadline,
         course: Waiting,
+        lacks: impl Fn(Rank) -> bool,
     ) -> Result<()> {
         let mut calls = Vec::with_capacity(ranks.len());
-        for rank in ranks.iter().filter(|rank| **rank != self.ranks.me) {
-            if segment.answer_of(*rank).is_some() {
-                continue;
+        let others = ranks.iter().copied().filter(|rank| *rank != self.ranks.me);
+        let others = others.filter(|rank| segment.answer_of(*rank).is_none());
+        let connects = |rank: &Rank| *rank > self.ranks.me || self.is_reached(*rank);
+        let (first, second): (Vec<Rank>, Vec<Rank>) = others.partition(connects);
+        for (ranks, waits) in [(first, false), (second, true)] {
+            if waits {
+                // They register too: most of them connect to this rank, which need not do so.
+                let limit = deadline.at_most(CONNECTING);
+                let all = || ranks.iter().all(|rank| self.is_reached(*rank)).then_some(());
+                let _ = self.until(limit, course, all);
             }
-            self.ranks.check_alive(*rank, course.call.name())?;
-            // It may die in between: the error then speaks of the call, not of the connection.
-            let started = self.start_register(segment, *rank, deadline);
-            let (key, call) = started.map_err(|error| error.with_pending(course.call.name()))?;
-            calls.push((key, *rank, call));
+            for rank in ranks {
+                self.ranks.check_alive(rank, course.call.name())?;
+                // It may die in between: the error then speaks of the call, not of the connection.
+                let started = self.start_register(segment, rank, deadline);
+                let (key, call) =
+                    started.map_err(|error| error.with_pending(course.call.name()))?;
+                calls.push((key, rank, call));
+            }
         }
         let mut result = Ok(());
         let patience = Patience::default();
         for (key, rank, call) in calls {
+            let ends = || call.outcome().is_some() || self.ranks.check_alive(rank, "").is_err();
+            let ended = self.until(deadline, course, || (ends() || lacks(rank)).then(|| !ends()));
+            if ended == Some(true) {
+                let reason = "it has too many open files".to_owned();
+                result = result.and(Err(self.ranks.refused(rank, reason)));
+                continue;
+            }
             // Every call is finished or kept for the continuation, also after an error.
             match self.finish_one_of(key, rank, call, deadline, course, &patience) {
                 Ok(answer) => segment.note_answered(rank, answer),

@@ -112,6 +112,68 @@ fn ranks_that_connect_to_each_other_at_once_end_up_with_one_connection() {
     }
 }
 
+/// Many ranks, which meet, and wait for each other: init and steps make few connections, and all
+/// know who is late. Others are made on first use.
+fn steps_of_many_ranks_need_few_connections() {
+    const RANKS: u16 = 64;
+    const LATE: Rank = Rank(37);
+    const LATE_BY: Timeout = Timeout::Millis(1500);
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    // Two for each power of two, and on average two by which news of ends come.
+    let most = usize::from(RANKS) * (2 * RANKS.ilog2() as usize + 2);
+    let together = Barrier::new(RANKS.into());
+    run_over(Nodes::Each, RANKS.into(), &Config::default(), |rt| {
+        together.wait();
+        assert!(sockets() <= most, "{} sockets after init", sockets());
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        together.wait();
+        if rt.rank() != LATE {
+            let error = rt.barrier(GroupId::ALL, LATE_BY).expect_err("one is late").to_string();
+            assert!(error.contains("rank 37 to arrive"), "{}: {error}", rt.rank());
+        }
+        together.wait();
+        rt.barrier(GroupId::ALL, LIMIT).expect("all have come");
+        together.wait();
+        assert!(sockets() <= most, "{} sockets after barriers", sockets());
+        together.wait();
+        rt.ping(Rank(RANKS - 1 - rt.rank().0), LIMIT).expect("it lives");
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// A rank in the midst of the tree of all has arrived at a barrier and leaves before it is
+/// complete: the others complete it, and need not connect each with each for that.
+fn a_rank_that_leaves_behind_an_unfinished_barrier_has_arrived() {
+    const RANKS: u16 = 16;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let most = usize::from(RANKS * (RANKS - 1));
+    for leaving in [Rank(0), Rank(8), Rank(12), Rank(13)] {
+        let together = Barrier::new(RANKS.into());
+        run_over(Nodes::Each, RANKS.into(), &Config::default(), |rt| {
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            together.wait();
+            if rt.rank() != Rank(15) {
+                rt.barrier(GroupId::ALL, Timeout::Test).expect_err("rank 15 is late");
+            }
+            together.wait();
+            if rt.rank() == leaving {
+                rt.term(LIMIT).expect("term");
+            }
+            together.wait();
+            if rt.rank() == leaving {
+                together.wait();
+                return;
+            }
+            let passed = rt.barrier(GroupId::ALL, LIMIT);
+            passed.unwrap_or_else(|error| panic!("{} without {leaving}: {error}", rt.rank()));
+            assert!(sockets() < most, "{} sockets", sockets());
+            together.wait();
+            rt.term(LIMIT).expect("term");
+        });
+    }
+}
+
 /// Both ranks fill the sockets of their connection, on several queues, before either waits.
 fn traffic_from_both_sides_fills_a_connection_and_gets_through() {
     const PART: u64 = 3 << 20;
@@ -332,21 +394,17 @@ fn a_rank_that_disconnects_again_at_once_loses_nothing() {
 fn ranks_of_one_machine_have_one_connection_for_each_pair() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     for ranks in [2, 3, 5, 9u32] {
-        let both_ends = (ranks * (ranks - 1)) as usize;
+        // One for each pair, and one less than there are ranks by which news of ends come.
+        let both_ends = (ranks * (ranks - 1) + 2 * (ranks - 1)) as usize;
         let together = Barrier::new(ranks as usize);
         run_over(Nodes::Each, ranks, &Config::default(), |rt| {
-            together.wait();
-            let begin = Instant::now();
-            while rt.rank() == Rank(0) && sockets() != both_ends {
-                assert!(begin.elapsed() < SOON, "{ranks} ranks have {} sockets", sockets());
-            }
-            together.wait();
             for rank in ranks::others(&rt) {
                 rt.ping(rank, LIMIT).expect("it lives");
             }
             together.wait();
-            if rt.rank() == Rank(0) {
-                assert_eq!(sockets(), both_ends, "{ranks} ranks after first use");
+            let begin = Instant::now();
+            while rt.rank() == Rank(0) && sockets() != both_ends {
+                assert!(begin.elapsed() < SOON, "{ranks} ranks have {} sockets", sockets());
             }
             together.wait();
             rt.term(LIMIT).expect("term");
@@ -398,11 +456,17 @@ const ENDED: [&[u16]; 6] = [&[7], &[0], &[4], &[0, 4], &[1, 3, 5], &[0, 1, 2, 3,
 fn ends_are_heard_without_a_connection() {
     const RANKS: u32 = 8;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = Config { topology: Topology::Dynamic, ..Config::default() };
     let cases = ENDED.iter().flat_map(|ended| [(ended, true), (ended, false)]);
-    for (nodes, (ended, die)) in
-        cases.flat_map(|case| [Nodes::Each, Nodes::Pairs].map(|nodes| (nodes, case)))
+    let layouts = [
+        (Nodes::Each, Topology::Static),
+        (Nodes::Each, Topology::Dynamic),
+        (Nodes::Pairs, Topology::Dynamic),
+        (Nodes::Pairs, Topology::Static),
+    ];
+    for ((nodes, topology), (ended, die)) in
+        cases.flat_map(|case| layouts.map(|layout| (layout, case)))
     {
+        let config = Config { topology, ..Config::default() };
         let together = Barrier::new(RANKS as usize);
         let last = Barrier::new(RANKS as usize - ended.len());
         run_over(nodes, RANKS, &config, |rt| {
@@ -440,6 +504,8 @@ fn ends_are_heard_without_a_connection() {
 tests! {
     TCP:
         ends_are_heard_without_a_connection,
+        steps_of_many_ranks_need_few_connections,
+        a_rank_that_leaves_behind_an_unfinished_barrier_has_arrived,
         ranks_of_one_machine_have_one_connection_for_each_pair,
         a_rank_that_is_disconnected_hears_of_the_end_of_its_peer,
         ranks_that_connect_to_each_other_at_once_end_up_with_one_connection,

@@ -245,7 +245,9 @@ impl Inner {
         if call.cursor() == REGISTERING {
             if let Some(arena) = self.channels.arena() {
                 let course = waiting_group(Call::Channel, group);
-                match self.register_all(&arena.segment, &call.ranks_shared(), deadline, course) {
+                let (segment, ranks) = (&arena.segment, call.ranks_shared());
+                let lacks = |rank| call.lacks(rank);
+                match self.register_all(segment, &ranks, deadline, course, lacks) {
                     Err(error) if error.is_timeout() => return Err(error),
                     Err(error) => call.set_failure(error),
                     Ok(()) => {}

@@ -98,7 +98,7 @@ impl GroupCall<'_> {
         self.step() + u64::from(arrived)
     }
 
-    fn slot(&self, member: usize, step: u64) -> &ArrivalSlot<AtomicU64> {
+    pub(super) fn slot(&self, member: usize, step: u64) -> &ArrivalSlot<AtomicU64> {
         &self.inner.arrival_slots_of(self.ranks()[member], self.group)[(step % 2) as usize]
     }
 
@@ -133,17 +133,21 @@ impl GroupCall<'_> {
         };
         let alike = self.staged == 0 || self.staged_alike;
         let may_tell = committed.leaders.as_ref().is_some_and(|leaders| leaders.may_tell(width));
-        let fails = self.key.kind.has_failed(payload);
+        let (has_leaders, fails) = (committed.leaders.is_some(), self.key.kind.has_failed(payload));
         let by_leaders = may_tell && alike && !fails;
         if let Some(active) = &mut self.state.active {
             active.by_leaders = by_leaders.then(|| (clock::now(), width));
             active.node_told = false;
         }
         let arrival = self.arrival(step, payload);
-        if by_leaders {
-            return self.inner.arrive_by_leaders(arrival);
+        if by_leaders || has_leaders && fails {
+            self.inner.arrive_by_leaders(arrival);
+            if fails {
+                self.inner.tell_all_of_arrival(self.group, step);
+            }
+            return;
         }
-        if self.state.committed.as_ref().is_some_and(|committed| committed.leaders.is_some()) {
+        if has_leaders {
             self.steps().arrive_directly(step);
         }
         self.inner.send_arrival(self.ranks_shared(), arrival);

@@ -6,7 +6,17 @@
 use super::Control;
 use crate::group::Abort;
 use crate::ids::{GroupId, Rank};
-use crate::wire::message::GroupMessage;
+use crate::wire::message::{Arrival, GroupMessage};
+
+/// The arrival of a member that its neighbours pass on.
+#[derive(Debug)]
+pub(crate) struct Onward {
+    /// Who has passed it on to this rank.
+    pub(crate) from: Rank,
+    /// Whose it is.
+    pub(crate) of: Rank,
+    pub(crate) arrival: Arrival,
+}
 
 /// What a message makes this rank do.
 #[derive(Debug, Default)]
@@ -15,13 +25,16 @@ pub(crate) struct Reaction {
     pub(crate) wake: bool,
     /// A leader may have something to tell about this step.
     pub(crate) advance: Option<(GroupId, u64)>,
-    /// This rank sends its arrival at this step to all members.
+    /// This rank passes this on.
+    pub(crate) onward: Option<Onward>,
+    /// This rank tells all members of its arrival at this step.
     pub(crate) tell_all: Option<(GroupId, u64)>,
     /// There may be something to send for a commit of this group.
     pub(crate) commits: Option<GroupId>,
 }
 
-const WAKE: Reaction = Reaction { wake: true, advance: None, tell_all: None, commits: None };
+const WAKE: Reaction =
+    Reaction { wake: true, advance: None, onward: None, tell_all: None, commits: None };
 
 impl Control {
     /// Handles a message of `peer`, a rank of a job of `size` ranks. Messages of groups that this
@@ -35,13 +48,21 @@ impl Control {
                 let tells_all = self.steps.of(group).hear_arrival(step);
                 Reaction { tell_all: tells_all.then_some((group, step)), ..WAKE }
             }
+            GroupMessage::PassedOn { of, arrival }
+                if knows(arrival.group) && u32::from(of.0) < size =>
+            {
+                let (group, step) = (arrival.group, arrival.step);
+                let onward = self.remote_arrivals.passed_on(Onward { from: peer, of, arrival });
+                let tells_all = self.steps.of(group).hear_arrival(step);
+                Reaction { onward, tell_all: tells_all.then_some((group, step)), ..WAKE }
+            }
             GroupMessage::Lines { group, lines } if knows(group) => {
                 let step = lines.step;
                 self.steps.of(group).hear(peer, lines);
                 Reaction { advance: Some((group, step)), ..WAKE }
             }
-            GroupMessage::Leaving { group, step } if knows(group) => {
-                self.steps.of(group).hear_leaving(peer, step);
+            GroupMessage::Leaving(last) if knows(last.group) => {
+                self.steps.of(last.group).hear_leaving(peer, last);
                 WAKE
             }
             GroupMessage::Announce(announce) if knows(announce.group) => {
@@ -65,8 +86,9 @@ impl Control {
                 WAKE
             }
             GroupMessage::Arrive(_)
+            | GroupMessage::PassedOn { .. }
             | GroupMessage::Lines { .. }
-            | GroupMessage::Leaving { .. }
+            | GroupMessage::Leaving(_)
             | GroupMessage::Announce(_)
             | GroupMessage::Digest(_) => Reaction::default(),
         }

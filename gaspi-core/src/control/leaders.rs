@@ -7,13 +7,17 @@
 //! lines ([`SharedArea::lines`]), and the step in its mark ([`SharedArea::has_exchanged`]), for the
 //! members of its node. Handlers of messages pass them on, also while the program computes.
 //!
-//! All this is a shortcut. A member sends its arrival to all of other nodes instead if lines would
-//! be too long, if it reports a failure, waits for long, times out, or sees that another one called
-//! something else. So does each member that has arrived once it hears such an arrival. From then on
-//! everything is as without leaders.
+//! All this is a shortcut. A member tells all of its arrival if it reports a failure, waits for
+//! long, times out, or sees that another one called something else. So does each member that has
+//! arrived once it hears such an arrival. These arrivals travel along a [tree](RankTree) of the
+//! members, in which each passes on what it hears for the first time. Between nodes its edges are
+//! among those that messages of leaders take, so that no connection is made for it. If a member
+//! leaves that others still count on, its neighbours send what they know of the step along the tree
+//! of those that stay. Where lines would be too long, each member sends its arrival to each of
+//! other nodes instead.
 //!
-//! A member that leaves says at which step it has arrived last: whether the others still may know
-//! all to have arrived at theirs.
+//! A rank that leaves says at which step it has arrived last: whether the others still may know
+//! all to have arrived at theirs. That goes to all ranks, along with the news that it leaves.
 //!
 //! [`SharedArea::lines`]: crate::transport::shm::area::SharedArea::lines
 //! [`SharedArea::has_exchanged`]: crate::transport::shm::area::SharedArea::has_exchanged
@@ -25,10 +29,11 @@ mod schedule;
 use crate::bootstrap::Card;
 use crate::ids::Rank;
 use crate::os::affinity;
+use crate::policy::rank_tree::RankTree;
 use crate::remote_arrivals::incarnation;
 use crate::sync::Mutex;
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
-use crate::wire::message::{Arrival, Lines};
+use crate::wire::message::{Arrival, LastStep, Lines};
 use crate::wire::shared_layout::lines_bytes;
 use schedule::{Nodes, Schedule, TAGS};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -71,6 +76,11 @@ pub(crate) struct Leaders {
     duty: Option<Duty>,
     /// Words of lines that there is room for.
     room: usize,
+    /// Of the members, by their index.
+    tree: RankTree,
+    /// The neighbours in it among those that take part as of these
+    /// [`known_ends`](crate::ranks::Ranks::known_ends).
+    neighbours: Mutex<Option<Neighbours>>,
 }
 
 /// What a leader does.
@@ -86,6 +96,9 @@ impl Duty {
         if width > WORDS_BY_TREE { &self.of_stages } else { &self.of_words }
     }
 }
+
+/// As of which ends, and who.
+type Neighbours = ((u64, u64), Arc<[Rank]>);
 
 /// The messages of a leader, and who gets those that it sends.
 #[derive(Debug)]
@@ -139,7 +152,43 @@ impl Leaders {
             of_stages: messages(Schedule::dissemination(n, node)),
         });
         let nodes = nodes.into_iter().map(Vec::into_boxed_slice).collect();
-        Leaders { ranks: Arc::clone(ranks), nodes, node_of, node, locals, duty, room }
+        let of_member: Vec<u64> = node_of.iter().map(|node| u64::from(*node)).collect();
+        let tree = RankTree::new(Rank(me as u16), &of_member);
+        let (ranks, neighbours) = (Arc::clone(ranks), Mutex::default());
+        Leaders { ranks, nodes, node_of, node, locals, duty, room, tree, neighbours }
+    }
+
+    /// To whom this rank passes on arrivals, as of these ends: its neighbours in the tree of the
+    /// members that take part.
+    pub(super) fn neighbours(
+        &self,
+        ends: (u64, u64),
+        takes_part: impl Fn(Rank) -> bool,
+    ) -> Arc<[Rank]> {
+        let mut known = self.neighbours.lock();
+        if let Some((as_of, neighbours)) = &*known
+            && *as_of == ends
+        {
+            return Arc::clone(neighbours);
+        }
+        let lives = |member: Rank| takes_part(self.ranks[member.index()]);
+        let (parent, children) = (self.tree.parent(lives), self.tree.children(lives));
+        let members = parent.into_iter().chain(children);
+        let neighbours: Arc<[Rank]> = members.map(|member| self.ranks[member.index()]).collect();
+        *known = Some((ends, Arc::clone(&neighbours)));
+        neighbours
+    }
+
+    /// With whom this rank exchanges messages of a step without staging as the leader of its node.
+    pub(crate) fn partners(&self) -> Vec<Rank> {
+        let Some(duty) = &self.duty else { return Vec::new() };
+        let Messages { schedule, receivers } = &duty.of_words;
+        let senders = schedule.incoming.iter().map(|incoming| self.leader(incoming.from));
+        let mut partners: Vec<Rank> =
+            senders.chain(receivers.iter().flat_map(|to| to.iter().copied())).collect();
+        partners.sort_unstable();
+        partners.dedup();
+        partners
     }
 
     /// The members of this rank's node, its leader first.
@@ -245,8 +294,8 @@ struct State {
     of_leader: [LeaderState; 2],
     /// By sender and tag.
     incoming: HashMap<(Rank, u8), [Received; 2]>,
-    /// The last step at which members have arrived that have left.
-    left: BTreeMap<Rank, u64>,
+    /// Where ranks are that leave.
+    left: BTreeMap<Rank, LastStep>,
 }
 
 impl State {
@@ -331,12 +380,17 @@ impl GroupSteps {
         note(&mut state.told_all, step);
     }
 
-    /// The arrival at a step that this rank is to send to all, and to whom.
-    fn tell_all(&self, step: u64) -> Option<(Arc<[Rank]>, Arrival)> {
+    /// The arrival at a step that this rank is to tell all of, and who they are.
+    fn tell_all(&self, step: u64) -> Option<(Arc<Leaders>, Arrival)> {
         let mut state = self.state.lock();
         let own = state.own[parity(step)].clone().filter(|own| own.step == step)?;
         note(&mut state.told_all, step);
-        Some((Arc::clone(&state.leaders(step)?.ranks), own))
+        Some((state.leaders(step)?, own))
+    }
+
+    /// The leaders of the use that a step belongs to.
+    pub(crate) fn leaders_at(&self, step: u64) -> Option<Arc<Leaders>> {
+        self.state.lock().leaders(step)
     }
 
     /// A member has sent its arrival to all; whether this rank has to do so too.
@@ -358,14 +412,19 @@ impl GroupSteps {
         }
     }
 
-    /// A member leaves that has arrived at this step last.
-    pub(super) fn hear_leaving(&self, peer: Rank, step: u64) {
-        self.state.lock().left.insert(peer, step);
+    /// A rank leaves, which may be no member of this rank's use of the group.
+    pub(super) fn hear_leaving(&self, peer: Rank, last: LastStep) {
+        self.state.lock().left.insert(peer, last);
+    }
+
+    /// Where a rank is that leaves, if it has said so.
+    fn last_of(&self, peer: Rank) -> Option<LastStep> {
+        self.state.lock().left.get(&peer).copied()
     }
 
     /// Whether a member that has left had arrived at a step.
     pub(super) fn has_left_behind(&self, rank: Rank, step: u64) -> bool {
-        let last = self.state.lock().left.get(&rank).copied();
+        let last = self.last_of(rank).map(|last| last.step);
         last.is_some_and(|last| last >= step && incarnation(last) == incarnation(step))
     }
 
@@ -453,13 +512,6 @@ impl GroupSteps {
             let of_it = incoming.of.has(node, n);
             of_it && state.received(leaders.leader(incoming.from), incoming.tag, step).is_some()
         })
-    }
-
-    /// The last step at which this rank has arrived, 0 if at none, and the members of its use.
-    fn last(&self) -> Option<(u64, Arc<[Rank]>)> {
-        let state = self.state.lock();
-        let step = state.arrived.into_iter().max().filter(|step| *step > 0)?;
-        Some((step, Arc::clone(&state.leaders(step)?.ranks)))
     }
 
     /// Steps at which this rank has arrived by leaders without having told all, and its leader.

@@ -4,6 +4,7 @@
 use super::{DONE, GroupCall};
 use crate::error::Error;
 use crate::ids::Rank;
+use crate::sync::arrival_slot::Poll;
 use crate::timeout::Deadline;
 use crate::wait::Waiting;
 use crate::wire::shared_layout::STAGE_BYTES;
@@ -39,6 +40,18 @@ pub(crate) fn lacks_descriptors(report: Report) -> bool {
 }
 
 impl GroupCall<'_> {
+    /// Whether `rank` has arrived at the next step to say that it has no descriptors left.
+    pub(crate) fn lacks(&self, rank: Rank) -> bool {
+        let step = self.step() + 1;
+        let member = self.ranks().binary_search(&rank).ok();
+        member.is_some_and(|member| {
+            let slot = self.slot(member, step);
+            let has_arrived = slot.poll(step) == Poll::Arrived(self.key.signature);
+            let [status, details, ..] = slot.payload();
+            has_arrived && lacks_descriptors([status, details])
+        })
+    }
+
     /// The report of this rank's next arrival: why it has failed, if it has.
     pub(crate) fn report(&mut self, failure: Option<&Error>) -> Report {
         let Some(error) = failure else { return [DONE, 0] };

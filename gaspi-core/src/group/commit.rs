@@ -2,7 +2,6 @@
 
 use super::board::Outbound;
 use super::{Abort, CallState, Committed, DEATH_LIMIT, Standing, first_step, list};
-use crate::config::Topology;
 use crate::control::leaders::Leaders;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
@@ -94,9 +93,7 @@ impl Inner {
         };
         let deadline = timeout.deadline();
         self.note_joined(group, &state);
-        // Leaders need not all be connected, but need news of the ends of all members.
-        let has_leaders = self.config.topology == Topology::Static;
-        let route = || has_leaders.then(|| self.leaders_of(&ranks, me)?.route(me)).flatten();
+        let route = || self.leaders_of(&ranks, me)?.route(me);
         self.control.groups.board.lock().begin(group, &ranks, route);
         self.send_due(group, deadline);
         self.ranks.area.set_members(group.index(), &ranks);
@@ -176,7 +173,6 @@ impl Inner {
         if let Some(attempt) = agreed {
             self.control.resend_buffer.agreed(group, attempt);
         }
-        self.control.remote_arrivals.committed(group, incarnation);
         log::debug!(
             "group_commit: {group} has ranks {}, use {incarnation} of its id",
             list(&ranks)
@@ -185,9 +181,11 @@ impl Inner {
         state.former = None;
         let remote = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
         let ranks: Arc<[Rank]> = ranks.into();
-        // All members are connected: their lists have come.
         let leaders = self.leaders_of(&ranks, me).map(Arc::new);
         self.control.steps.of(group).committed(incarnation, leaders.clone());
+        let early = self.control.remote_arrivals.committed(group, incarnation);
+        early.into_iter().for_each(|onward| self.pass_on(onward));
+        self.connect_neighbours(group, step);
         state.committed = Some(Committed { ranks, me, step, failed: false, remote, leaders });
         self.control.groups.members(group)?.committed = true;
         let incarnation = crate::remote_arrivals::incarnation(step);

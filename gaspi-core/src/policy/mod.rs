@@ -9,9 +9,9 @@
 pub(crate) mod acknowledge;
 pub(crate) mod busy_poll;
 pub(crate) mod coalesce;
-pub(crate) mod ends_tree;
 pub(crate) mod focus;
 pub(crate) mod owner;
+pub(crate) mod rank_tree;
 pub(crate) mod sleep_limit;
 pub(crate) mod spin;
 pub(crate) mod watching;

@@ -216,7 +216,7 @@ impl Progress {
             while self.connector.has_unauthenticated() && Instant::now() < until {
                 self.turn(&mut events);
             }
-            self.connector.say_farewell();
+            self.connector.say_farewell(self.served.tcp());
             let until = Instant::now() + LAST_WORD;
             while self.connector.has_to_stay(self.served.tcp()) && Instant::now() < until {
                 self.turn(&mut events);

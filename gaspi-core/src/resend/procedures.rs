@@ -6,7 +6,7 @@ use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
 use crate::sync::epoch;
 use crate::timeout::Deadline;
-use crate::wire::message::{Arrival, GroupMessage, Lines, Message};
+use crate::wire::message::{Arrival, GroupMessage, LastStep, Lines, Message};
 use std::sync::Arc;
 
 impl Inner {
@@ -16,10 +16,7 @@ impl Inner {
         let kept = Arc::new(Kept { to, message: Message::Group(GroupMessage::Arrive(arrival)) });
         // First kept, then sent: a connection may break in between. A barrier's arrival may be
         // late, and then replaces none that is still needed.
-        let is_later = |kept: &Kept| match &kept.message {
-            Message::Group(GroupMessage::Arrive(arrival)) => arrival.step > step,
-            _ => false,
-        };
+        let is_later = |kept: &Kept| kept.arrival_step() > Some(step);
         {
             let mut messages = self.control.resend_buffer.messages(group);
             let place = &mut messages.arrivals[parity];
@@ -40,6 +37,44 @@ impl Inner {
         }
     }
 
+    /// Passes on the arrival of a member along the tree of the members, but not to whom it comes
+    /// from.
+    pub(crate) fn send_onward(
+        &self,
+        to: Arc<[Rank]>,
+        from: Option<Rank>,
+        (of, arrival): (Rank, Arrival),
+    ) {
+        let (group, step) = (arrival.group, arrival.step);
+        let message = Message::Group(GroupMessage::PassedOn { of, arrival });
+        let kept = Arc::new(Kept { to, message });
+        // As above.
+        {
+            let mut messages = self.control.resend_buffer.messages(group);
+            let place = messages.passed_on.entry((of, (step % 2) as usize));
+            let place = place.or_insert_with(|| Arc::clone(&kept));
+            if place.arrival_step() < Some(step) {
+                *place = Arc::clone(&kept);
+            }
+        }
+        for rank in kept.to.iter().filter(|rank| Some(**rank) != from) {
+            let _ = self.send_message(*rank, &kept.message, Deadline::Now);
+            if !epoch::is_handling() {
+                self.waiter.give_way();
+            }
+        }
+    }
+
+    /// Sends the arrivals at a step that this rank has passed on to those of these ranks that have
+    /// not got them.
+    pub(crate) fn pass_again(&self, group: GroupId, step: u64, to: &Arc<[Rank]>) {
+        for (fresh, kept) in self.control.resend_buffer.redirect(group, step, to) {
+            for rank in fresh {
+                let _ = self.send_message(rank, &kept.message, Deadline::Now);
+            }
+        }
+    }
+
     /// Tells other leaders of a step.
     pub(crate) fn send_lines(&self, to: Arc<[Rank]>, group: GroupId, lines: Lines) {
         let place = (lines.tag, (lines.step % 2) as usize);
@@ -52,15 +87,14 @@ impl Inner {
         }
     }
 
-    /// Tells the members on other nodes at which step of a group this rank, which leaves, has
-    /// arrived last.
-    pub(crate) fn send_leaving(&self, to: Arc<[Rank]>, group: GroupId, step: u64) {
-        let message = Message::Group(GroupMessage::Leaving { group, step });
-        let kept = Arc::new(Kept { to, message });
+    /// Tells ranks of other nodes where this one, which leaves, is in a group.
+    pub(crate) fn send_leaving(&self, to: &Arc<[Rank]>, last: LastStep) {
+        let message = Message::Group(GroupMessage::Leaving(last));
+        let kept = Arc::new(Kept { to: Arc::clone(to), message });
         // As above.
-        self.control.resend_buffer.messages(group).leaving = Some(Arc::clone(&kept));
-        for rank in kept.to.iter().filter(|rank| !self.ranks.is_local(**rank)) {
-            // A member that cannot be told has left itself, or learns of this rank's end.
+        self.control.resend_buffer.messages(last.group).leaving = Some(Arc::clone(&kept));
+        for rank in kept.to.iter() {
+            // Who cannot be told has left itself, or learns of this rank's end.
             let _ = self.send_message(*rank, &kept.message, Deadline::Now);
         }
     }

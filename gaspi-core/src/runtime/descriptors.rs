@@ -4,11 +4,11 @@
 //! for a moment the shared area), with ranks of other nodes some more (listeners for them, wakeup
 //! sockets); for each process of its node that it watches a pidfd; for each other rank of its node,
 //! once there is something that shared memory does not carry, a connection in each direction; for
-//! each rank of another node a connection, and one more while it is made; for each node of
-//! another machine a watch, or two where both sides made one at once; for each rank of this machine
-//! on another node that was disconnected a watch; with another topology than the static one some
-//! by which news of ends come; for each segment of its own a memory file, or two
-//! with reserved huge pages. Segments of others take none once they are mapped.
+//! each rank of another node that it talks to a connection, and one more while it is made; for each
+//! node of another machine a watch, or two where both sides made one at once; for each rank of this
+//! machine on another node that was disconnected a watch; some by which news of ends come; with the
+//! static topology those that the steps of all ranks need; for each segment of its own a memory
+//! file, or two with reserved huge pages. Segments of others take none once they are mapped.
 
 use super::Inner;
 use crate::bootstrap::{Job, report_unable};
@@ -26,6 +26,9 @@ const OWN_REMOTE: u64 = OWN + 4;
 const LOCAL_CONNECTIONS: u64 = 2;
 /// Where there may be as many nodes as ranks: connection, two watches, one that is being made.
 const REMOTE_PEER: u64 = 4;
+/// On another machine, where others of the node may be neighbours in the tree of its ranks: a
+/// connection, a watch, and one that is being made.
+const WATCHED_LEAST: u64 = 3;
 /// On the same machine, as a node of its own: a connection, and one that is being made.
 const BESIDE_LEAST: u64 = 2;
 /// The same, and a watch.
@@ -36,7 +39,7 @@ const SPARE: u64 = 32;
 /// How many descriptors a rank needs beside those that its program has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Need {
-    /// To join, and for one connection with each rank of another node.
+    /// To join, and for what the steps of all ranks need.
     least: u64,
     /// For all that it may come to.
     most: u64,
@@ -51,17 +54,22 @@ impl Need {
             (false, _) => (OWN + watched, 0, LOCAL_CONNECTIONS),
             (true, false) => (OWN_REMOTE, BESIDE_LEAST, BESIDE_PEER),
             // Before the meeting nobody knows who is on which node.
-            (true, true) => (OWN_REMOTE, 1, REMOTE_PEER),
+            (true, true) => (OWN_REMOTE, WATCHED_LEAST, REMOTE_PEER),
         };
-        // Others are connected as they are needed; news of ends come along a tree.
+        let own = if remote { own + tree_connections(job.size) } else { own };
+        // Others are connected as they are needed.
         let is_static = config.topology == Topology::Static;
-        let connected = if is_static { others } else { 0 };
-        let own = if remote && !is_static { own + tree_connections(job.size) } else { own };
+        let connected = if is_static { others.min(partners(job.size)) } else { 0 };
         Need {
             least: own + least * connected,
             most: own + SPARE + most * others + u64::from(config.segment_max),
         }
     }
+}
+
+/// With whom the leader of a node exchanges messages in a step of all ranks, at most.
+fn partners(size: u32) -> u64 {
+    2 * (1 + u64::from(size.ilog2()))
 }
 
 /// With parent and children in the tree of nodes, and in that of the ranks of a node.
@@ -132,10 +140,11 @@ mod tests {
         // 16 processes are watched.
         assert_eq!(local, Need { least: 8 + 16, most: 8 + 16 + 32 + 2 * 511 + 255 });
         let tcp = need(Transport::Tcp, false, Topology::Static);
-        assert_eq!(tcp, Need { least: 12 + 2 * 511, most: 12 + 32 + 3 * 511 + 255 });
+        let news = 3 + 9;
+        assert_eq!(tcp, Need { least: 12 + news + 2 * 20, most: 12 + news + 32 + 3 * 511 + 255 });
         let hosts = need(Transport::Auto, true, Topology::Static);
-        assert_eq!(hosts, Need { least: 12 + 511, most: 12 + 32 + 4 * 511 + 255 });
+        assert_eq!(hosts, Need { least: 12 + news + 3 * 20, most: 12 + news + 32 + 4 * 511 + 255 });
         let dynamic = need(Transport::Auto, true, Topology::Dynamic);
-        assert_eq!(dynamic, Need { least: 12 + 3 + 9, most: hosts.most + 3 + 9 });
+        assert_eq!(dynamic, Need { least: 12 + news, most: hosts.most });
     }
 }

@@ -13,8 +13,8 @@ use crate::config::{Config, Topology};
 use crate::control::Control;
 use crate::control::leaders::{AllGroupSteps, Leaders};
 use crate::error::{Error, Result};
-use crate::group::{FIRST_INCARNATION, Groups, initial_group};
-use crate::ids::Rank;
+use crate::group::{FIRST_INCARNATION, FIRST_STEP, Groups, initial_group};
+use crate::ids::{GroupId, Rank};
 use crate::os::{affinity, clock, interfaces, process, socket};
 use crate::passive::{Mailbox, Outbox, Passive};
 use crate::progress::thread::{Progress, Served};
@@ -236,8 +236,7 @@ impl PendingInit {
                     std::mem::take(endpoints),
                     size,
                     Identity { token: table.token, key: table.key, dead_after: dead_after()? },
-                )?
-                .telling_ends(self.config.topology != Topology::Static);
+                )?;
                 let membership = Some(table.membership);
                 let mut endpoints = Endpoints::new(endpoints);
                 if remote {
@@ -272,11 +271,9 @@ impl PendingInit {
         let initial = initial_group(&config, size);
         let cores = self.job.machine.cores.unwrap_or(cores);
         let waiter = Waiter::new(ranks, cores).on_sockets(endpoints.remote);
-        // A rank that is not connected with all does not hear of all that leave.
         let ranks =
             Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.stream.sets.wakeup));
-        let connected = initial.as_ref().filter(|_| config.topology == Topology::Static);
-        let leaders = connected.and_then(|(_, members)| {
+        let leaders = initial.as_ref().and_then(|(_, members)| {
             let members = members.as_slice().into();
             Leaders::of(&ranks.cards, &members, self.job.rank.index()).map(Arc::new)
         });
@@ -306,8 +303,9 @@ impl PendingInit {
             config,
         });
         if let Some((group, _)) = initial {
-            inner.control.remote_arrivals.committed(group, FIRST_INCARNATION);
             inner.control.steps.of(group).committed(FIRST_INCARNATION, leaders);
+            // Nothing has come before.
+            inner.control.remote_arrivals.committed(group, FIRST_INCARNATION);
         }
         for rank in inner.ranks.all().filter(|rank| !inner.ranks.is_local(*rank)) {
             inner.ranks.area.remote_joined(rank);
@@ -386,33 +384,46 @@ fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
 }
 
 impl Inner {
-    /// Makes the connections to the ranks of other nodes; where they are made on first use, only
-    /// the one by which this rank hears of ends.
-    fn await_all_reached(&self, deadline: Deadline) -> Result<()> {
-        let waiting = Waiting { call: Call::Init, object: 0 };
-        if self.endpoints.stream.tells_ends {
-            let dialing = &self.endpoints.stream.dialing;
-            let hears = self.until(deadline, waiting, || dialing.hears_of_ends().then_some(()));
-            let pending = "the connection by which news of ends come".to_owned();
-            return hears.ok_or(Error::Timeout { pending });
+    /// The ranks of other nodes with which init makes connections: with the static topology those
+    /// that the steps of all ranks need.
+    fn reached_first(&self) -> Vec<Rank> {
+        if self.config.topology != Topology::Static {
+            return Vec::new();
         }
-        if !self.endpoints.stream.remote || self.config.topology != Topology::Static {
+        let is_remote = |rank: &Rank| !self.ranks.is_local(*rank);
+        match self.control.steps.of(GroupId::ALL).leaders_at(FIRST_STEP) {
+            None => self.ranks.all().filter(is_remote).collect(),
+            Some(leaders) => leaders.partners(),
+        }
+    }
+
+    /// Makes the connection by which this rank hears of ends, and those that init makes.
+    fn await_all_reached(&self, deadline: Deadline) -> Result<()> {
+        if !self.endpoints.stream.remote {
             return Ok(());
         }
+        let waiting = Waiting { call: Call::Init, object: 0 };
+        let dialing = &self.endpoints.stream.dialing;
+        let wanted = self.reached_first();
         // Nothing wakes a rank when it is time to connect to lower ones that have not done so:
         // where one of them has died before, nothing would ever come from it.
         let patient = deadline.at_most(PATIENCE.saturating_sub(clock::since(self.began)));
-        let reached = || self.tcp().reached_all(clock::since(self.began) >= PATIENCE);
+        let reached = || {
+            let reached = self.tcp().reached(&wanted, clock::since(self.began) >= PATIENCE)?;
+            (reached.is_err() || dialing.hears_of_ends()).then_some(reached)
+        };
         let outcome = self.until(patient, waiting, reached);
         let outcome = outcome.or_else(|| self.until(deadline, waiting, reached));
         outcome.unwrap_or_else(|| {
-            let unreached = |card: &&Card| {
-                !self.ranks.is_local(card.rank)
-                    && !self.endpoints.stream.connections.is_established(card.rank)
+            let is_there = |rank: &Rank| self.endpoints.stream.connections.is_established(*rank);
+            let first = wanted.iter().find(|rank| !is_there(rank));
+            let pending = match first {
+                Some(rank) => {
+                    format!("the connection to {rank} on {}", self.ranks.host_of(*rank))
+                }
+                None => "the connection by which news of ends come".to_owned(),
             };
-            let first = self.ranks.cards.iter().find(unreached);
-            let who = first.map_or(String::new(), |card| format!("{} on {}", card.rank, card.host));
-            Err(Error::Timeout { pending: format!("the connection to {who}") })
+            Err(Error::Timeout { pending })
         })
     }
 
@@ -433,6 +444,9 @@ impl Inner {
         match outcome {
             Some(Ok(())) => {
                 self.await_all_reached(deadline)?;
+                if self.config.topology == Topology::Static {
+                    self.connect_neighbours(GroupId::ALL, FIRST_STEP);
+                }
                 self.ranks.area.settle_fences();
                 if !self.ranks.area.wakes_without_fence() {
                     log::debug!(

@@ -20,7 +20,7 @@ use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::Verbs;
 use crate::transport::{Behind, Carried, RequestFailure, Upcalls};
-use crate::wire::message::{Message, PairOffer, Pairing, Register, Stream};
+use crate::wire::message::{LastStep, Message, PairOffer, Pairing, Register, Stream};
 use std::os::fd::OwnedFd;
 
 impl Upcalls for Inner {
@@ -197,9 +197,20 @@ impl Upcalls for Inner {
             );
         }
         self.endpoint(peer).disconnect();
+        if self.ranks.liveness(peer) == liveness::LEFT {
+            self.pass_around(peer);
+        }
         self.ranks.forget_targets(peer);
         self.channels.forget(peer, None);
         self.ranks.wake_own();
+    }
+
+    fn last_steps(&self, rank: Rank) -> Vec<LastStep> {
+        self.last_steps_of(rank)
+    }
+
+    fn leaves(&self, rank: Rank) {
+        self.pass_around(rank);
     }
 }
 
@@ -234,7 +245,10 @@ impl Inner {
 
     /// Does what a handler of the groups has found out.
     fn react(&self, reaction: Reaction) {
-        let Reaction { wake, advance, tell_all, commits } = reaction;
+        let Reaction { wake, advance, onward, tell_all, commits } = reaction;
+        if let Some(onward) = onward {
+            self.pass_on(onward);
+        }
         if let Some((group, step)) = advance {
             self.advance_step(group, step);
         }

@@ -59,7 +59,7 @@ impl Inner {
             let registered = own.as_ref().ok_or_else(|| self.no_segment(segment)).and_then(|own| {
                 let course = waiting(Call::MakeKnown, segment.0);
                 let ranks = self.to_be_told(own, call.ranks());
-                self.register_all(own, &ranks, deadline, course)
+                self.register_all(own, &ranks, deadline, course, |rank| call.lacks(rank))
             });
             match registered {
                 Err(error) if error.is_timeout() => return Err(error),

@@ -45,7 +45,7 @@ use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::sync::AtomicU64;
 use crate::sync::lane::LaneCarrier;
-use crate::wire::message::{Message, Register, Stream};
+use crate::wire::message::{LastStep, Message, Register, Stream};
 use std::os::fd::OwnedFd;
 
 /// Bytes of a part of a large transfer.
@@ -140,6 +140,12 @@ pub(crate) trait Upcalls: Send + Sync {
 
     /// The process of `peer` has ended, or it has left.
     fn ended(&self, peer: Rank);
+
+    /// Where `rank` is in its groups, which leaves, as far as this rank knows.
+    fn last_steps(&self, rank: Rank) -> Vec<LastStep>;
+
+    /// `rank` leaves, which others are told from now on.
+    fn leaves(&self, rank: Rank);
 }
 
 /// What a request brings to or from a rank of another node, in bytes.

@@ -122,16 +122,16 @@ fn another_version_is_told_to_both() {
     let ours = secret(1, 2);
     let (mut client, mut server) = (client(&ours, 1, 5, DATA), server(&ours, 5));
     let mut hello = client.output().to_vec();
-    hello[4] = 10;
+    hello[4] = 200;
     // A hello of another length than ours.
     server.receive(&hello[..20]);
-    assert!(reason(server.state()).contains("speaks version 10"), "{:?}", server.state());
+    assert!(reason(server.state()).contains("speaks version 200"), "{:?}", server.state());
     let mut refusal = server.output().to_vec();
-    refusal[4] = 10;
+    refusal[4] = 200;
     client.receive(&refusal);
     assert_eq!(client.met(), Met::OtherVersion);
     let text = reason(client.state());
-    assert!(text.contains("version 10") && text.contains(&format!("version {VERSION}")), "{text}");
+    assert!(text.contains("version 200") && text.contains(&format!("version {VERSION}")), "{text}");
 }
 
 #[test]
@@ -294,7 +294,7 @@ fn bytes_on_the_wire_stay_the_same() {
     said.push(hex(one.output()));
     other.receive(one.output());
     assert_eq!(other.state(), &State::Done(Peer { rank: 0x0102, purpose: DATA }));
-    for (at, byte) in [(4, 10), (6, 77), (8, 9), (28, 6)] {
+    for (at, byte) in [(4, 200), (6, 77), (8, 9), (28, 6)] {
         let mut hello = client(&ours, 1, 5, Purpose::Meeting).output().to_vec();
         hello[at] = byte;
         let mut server = server(&ours, 5);

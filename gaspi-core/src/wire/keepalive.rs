@@ -1,4 +1,8 @@
-//! What is said on keepalive connections: that the speaker leaves, and who else has ended.
+//! What is said on keepalive connections: that the speaker leaves, who else has ended, and how far
+//! those who leave have come in their groups.
+
+use super::message::LastStep;
+use crate::ids::GroupId;
 
 /// That the speaker leaves.
 const FAREWELL: u8 = 2;
@@ -6,6 +10,8 @@ const FAREWELL: u8 = 2;
 const DIED: u8 = 3;
 /// That a rank has left; its number follows.
 const LEFT: u8 = 4;
+/// Where a rank is that leaves; its number, group, step and whether it has finished it follow.
+const STEP: u8 = 5;
 
 /// One thing that is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +22,8 @@ pub(crate) enum KeepaliveMessage {
     Died(u16),
     /// A rank has left the job.
     Left(u16),
+    /// Where a rank is in a group, which the speaker then says to leave.
+    Step(u16, LastStep),
 }
 
 /// What nobody says.
@@ -29,9 +37,15 @@ impl KeepaliveMessage {
             KeepaliveMessage::Farewell => return to.push(FAREWELL),
             KeepaliveMessage::Died(rank) => (DIED, rank),
             KeepaliveMessage::Left(rank) => (LEFT, rank),
+            KeepaliveMessage::Step(rank, _) => (STEP, rank),
         };
         to.push(kind);
         to.extend_from_slice(&rank.to_le_bytes());
+        if let KeepaliveMessage::Step(_, LastStep { group, step, finished }) = self {
+            to.push(group.0);
+            to.extend_from_slice(&step.to_le_bytes());
+            to.push(finished.into());
+        }
     }
 
     /// Takes the next one off the front; none while it is not complete.
@@ -40,10 +54,18 @@ impl KeepaliveMessage {
     /// Nothing begins so.
     pub(crate) fn decode(from: &mut &[u8]) -> Result<Option<KeepaliveMessage>, Nonsense> {
         let (said, len) = match *from {
-            [] | [DIED | LEFT] | [DIED | LEFT, _] => return Ok(None),
             [FAREWELL, ..] => (KeepaliveMessage::Farewell, 1),
             [DIED, low, high, ..] => (KeepaliveMessage::Died(u16::from_le_bytes([*low, *high])), 3),
             [LEFT, low, high, ..] => (KeepaliveMessage::Left(u16::from_le_bytes([*low, *high])), 3),
+            [STEP, low, high, group, s0, s1, s2, s3, s4, s5, s6, s7, finished @ (0 | 1), ..] => {
+                let (rank, group) = (u16::from_le_bytes([*low, *high]), GroupId(*group));
+                let step = u64::from_le_bytes([*s0, *s1, *s2, *s3, *s4, *s5, *s6, *s7]);
+                let finished = *finished == 1;
+                (KeepaliveMessage::Step(rank, LastStep { group, step, finished }), 13)
+            }
+            [] => return Ok(None),
+            [DIED | LEFT, rest @ ..] if rest.len() < 2 => return Ok(None),
+            [STEP, rest @ ..] if rest.len() < 12 => return Ok(None),
             _ => return Err(Nonsense),
         };
         *from = &from[len..];
@@ -55,17 +77,26 @@ impl KeepaliveMessage {
 mod tests {
     use super::*;
 
+    const STEP_OF_IT: KeepaliveMessage = KeepaliveMessage::Step(
+        0x301,
+        LastStep { group: GroupId(6), step: 0x0102_0304_0506_0708, finished: true },
+    );
+
     #[test]
     fn what_is_said_is_heard_however_it_is_cut() {
         let all = [
             KeepaliveMessage::Died(0),
             KeepaliveMessage::Left(513),
             KeepaliveMessage::Died(u16::MAX),
+            STEP_OF_IT,
             KeepaliveMessage::Farewell,
         ];
         let mut bytes = Vec::new();
         all.iter().for_each(|said| said.encode(&mut bytes));
-        assert_eq!(bytes, [3, 0, 0, 4, 1, 2, 3, 255, 255, 2]);
+        assert_eq!(
+            bytes,
+            [3, 0, 0, 4, 1, 2, 3, 255, 255, 5, 1, 3, 6, 8, 7, 6, 5, 4, 3, 2, 1, 1, 2]
+        );
         for cut in 0..=bytes.len() {
             let (mut heard, mut kept) = (Vec::new(), Vec::new());
             for part in [&bytes[..cut], &bytes[cut..]] {
@@ -82,19 +113,21 @@ mod tests {
 
     #[test]
     fn nothing_else_is_heard() {
-        for first in (0..=u8::MAX).filter(|byte| !(FAREWELL..=LEFT).contains(byte)) {
+        for first in (0..=u8::MAX).filter(|byte| !(FAREWELL..=STEP).contains(byte)) {
             assert_eq!(
                 KeepaliveMessage::decode(&mut [first, 0, 0].as_slice()),
                 Err(Nonsense),
                 "{first}"
             );
         }
+        let neither = [STEP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+        assert_eq!(KeepaliveMessage::decode(&mut neither.as_slice()), Err(Nonsense));
     }
 
     #[test]
     fn mutated_messages_are_heard_or_nonsense() {
         let mut sample = Vec::new();
-        for said in [KeepaliveMessage::Died(7), KeepaliveMessage::Left(513)] {
+        for said in [KeepaliveMessage::Died(7), STEP_OF_IT, KeepaliveMessage::Left(513)] {
             said.encode(&mut sample);
         }
         KeepaliveMessage::Farewell.encode(&mut sample);

@@ -173,10 +173,22 @@ pub(crate) enum GroupMessage {
     },
     /// The sender has arrived at a step of a group.
     Arrive(Arrival),
+    /// A member has arrived at a step of a group, as members tell their neighbours in a tree.
+    PassedOn { of: Rank, arrival: Arrival },
     /// The leader of a node tells another one of a step.
     Lines { group: GroupId, lines: Lines },
-    /// The sender leaves; it has arrived at this step of the group last.
-    Leaving { group: GroupId, step: u64 },
+    /// The sender leaves.
+    Leaving(LastStep),
+}
+
+/// Where a member of a group is that leaves the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LastStep {
+    pub(crate) group: GroupId,
+    /// The step at which it has arrived last.
+    pub(crate) step: u64,
+    /// Whether nobody needs anything of it there any more.
+    pub(crate) finished: bool,
 }
 
 /// The arrival slot of a member as it travels.

@@ -313,6 +313,27 @@ fn all_pass_the_last_barrier_of_ranks_that_leave_at_once() {
     }
 }
 
+/// The same where each has told all of its arrival, since one was late.
+fn all_pass_the_last_barrier_that_one_is_late_for() {
+    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8)] {
+        for late in (0..size as u16).map(Rank) {
+            let together = ranks::Barrier::new(size as usize);
+            let job = |id: &str, rank| job_of(nodes, id, rank, size);
+            run_jobs(size, &Config::default(), job, |rt| {
+                if rt.rank() != late {
+                    let soon = Timeout::Millis(1);
+                    let error = rt.barrier(GroupId::ALL, soon).expect_err("one is late");
+                    assert!(error.is_timeout(), "{error}");
+                }
+                together.wait();
+                let passed = rt.barrier(GroupId::ALL, LIMIT);
+                passed.unwrap_or_else(|error| panic!("{} of {nodes} nodes: {error}", rt.rank()));
+                rt.term(LIMIT).expect("term");
+            });
+        }
+    }
+}
+
 tests! {
     TCP:
         first_members_of_nodes_send_few_messages_and_others_none,
@@ -326,5 +347,6 @@ tests! {
         groups_of_some_nodes_have_leaders_of_their_own,
         a_leader_that_has_tried_keeps_nobody_from_the_barrier,
         a_member_that_cannot_do_its_part_is_named_by_all,
-        all_pass_the_last_barrier_of_ranks_that_leave_at_once;
+        all_pass_the_last_barrier_of_ranks_that_leave_at_once,
+        all_pass_the_last_barrier_that_one_is_late_for;
 }

@@ -233,7 +233,7 @@ fn strangers_do_not_disturb_the_meeting() {
     let id = unique("strangers");
     with_hub(&id, 2, |place, local| {
         let mut strangers = Vec::new();
-        let whole = [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 200], b"GASP\x01", b"GASP\x0a\0"];
+        let whole = [&b"GET / HTTP/1.1\r\n\r\n"[..], &[0; 200], b"GASP\x01", b"GASP\xc8\0"];
         for words in whole {
             let mut stream = TcpStream::connect(place).expect("connection");
             stream.write_all(words).expect("write");

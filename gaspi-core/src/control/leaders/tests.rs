@@ -229,8 +229,8 @@ fn all_who_have_arrived_tell_all_once_one_does() {
     let (words, stage) = (vec![5], Vec::new());
     let arrival = Arrival { group: GroupId(0), step: STEP, signature: SIGNATURE, words, stage };
     assert!(group.members[2].steps.arrive(arrival.clone()));
-    let (ranks, told) = group.members[2].steps.tell_all(STEP).expect("it has arrived");
-    assert_eq!((ranks.len(), told), (4, arrival));
+    let (leaders, told) = group.members[2].steps.tell_all(STEP).expect("it has arrived");
+    assert_eq!((leaders.ranks.len(), told), (4, arrival));
     assert!(!group.members[2].steps.hear_arrival(STEP), "it has told all");
     assert!(group.members[3].steps.tell_all(STEP).is_none(), "it has not arrived");
 }
@@ -240,11 +240,12 @@ fn who_has_left_had_arrived_at_steps_of_its_use_up_to_its_last() {
     let group = Group::new(&[0, 1, 2], true, (1, 0));
     let (steps, rank) = (&group.members[0].steps, Rank(4));
     assert!(!steps.has_left_behind(rank, STEP));
-    steps.hear_leaving(rank, STEP + 1);
+    let last = |step| LastStep { group: GroupId(0), step, finished: true };
+    steps.hear_leaving(rank, last(STEP + 1));
     let known: Vec<bool> = (0..3).map(|by| steps.has_left_behind(rank, STEP + by)).collect();
     assert_eq!(known, [true, true, false]);
     assert!(!steps.has_left_behind(rank, (2 << STEP_BITS) + 1));
-    steps.hear_leaving(rank, (2 << STEP_BITS) + 9);
+    steps.hear_leaving(rank, last((2 << STEP_BITS) + 9));
     assert!(!steps.has_left_behind(rank, STEP), "nobody knows");
 }
 

@@ -127,7 +127,7 @@ impl Connector {
             unauthenticated: HashMap::new(),
             keepalives: HashMap::new(),
             watched: HashMap::new(),
-            ends: tcp.table.tells_ends.then(|| Ends::new(tcp)),
+            ends: tcp.table.remote.then(|| Ends::new(tcp)),
             leaves: false,
             next: 0,
             look_at: Instant::now(),
@@ -181,11 +181,17 @@ impl Connector {
         }
         self.look_at = now + LOOK;
         let late = |attempt: &Attempt| !attempt.connected && now >= attempt.until;
+        let silent = |dial: &Dial| -> Vec<u64> {
+            dial.attempts.iter().filter(|(_, attempt)| late(attempt)).map(|(n, _)| *n).collect()
+        };
         for id in self.dials.keys().copied().collect::<Vec<_>>() {
-            let Some(dial) = self.dials.get_mut(&id) else { continue };
-            let silent: Vec<u64> =
-                dial.attempts.iter().filter(|(_, t)| late(t)).map(|(n, _)| *n).collect();
-            for number in silent {
+            let Some(dial) = self.dials.get(&id) else { continue };
+            for number in silent(dial) {
+                // The answer may have come long ago: this thread may be the one that took its time.
+                self.serve_attempt(tcp, number);
+            }
+            let Some(dial) = self.dials.get(&id) else { continue };
+            for number in silent(dial) {
                 self.failed(tcp, id, number, "no answer".to_owned(), false);
             }
             self.try_next(tcp, id, now);

@@ -23,6 +23,7 @@ use crate::transport::tcp::polling::Polling;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::frame::Frame;
+use crate::wire::message::{GroupMessage, Message};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -54,10 +55,9 @@ pub(crate) struct EndpointTable {
     pub(crate) identity: Identity,
     /// Peers whose connection has broken, and of which it is not known yet whether they live.
     suspected: Mutex<HashSet<Rank>>,
-    /// Whether there are ranks of other nodes, so that callers look after the sockets.
+    /// Whether there are ranks of other nodes, so that callers look after the sockets, and ends are
+    /// told along a tree of ranks.
     pub(crate) remote: bool,
-    /// Whether ends are told along a tree of ranks, since not all are connected from the beginning.
-    pub(crate) tells_ends: bool,
 }
 
 impl EndpointTable {
@@ -81,13 +81,7 @@ impl EndpointTable {
             identity,
             suspected: Mutex::default(),
             remote,
-            tells_ends: false,
         })
-    }
-
-    /// The same where ends are told along a tree of ranks, if there are those of other nodes.
-    pub(crate) fn telling_ends(self, tells_ends: bool) -> EndpointTable {
-        EndpointTable { tells_ends: tells_ends && self.remote, ..self }
     }
 
     /// Takes a connection that a rank of the same node has opened.
@@ -123,7 +117,11 @@ impl EndpointTable {
             self.drop_with_doubt(up, connection);
         }
         if up.ranks().liveness(up.ranks().me) == liveness::LEFT {
-            // It was not there yet when goodbye was said on the others.
+            // It was not there yet when this was said on the others.
+            for last in up.last_steps(up.ranks().me) {
+                let leaving = Message::Group(GroupMessage::Leaving(last));
+                let _ = connection.send(&self.sets.data, Outgoing::new(&leaving), || ());
+            }
             connection.say_goodbye(&self.sets.data);
         }
     }

@@ -7,8 +7,8 @@ use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::codec::{DecodeError, Decoded, Fixed, Limit, Output, Reader, Writer};
 use crate::wire::fields::{Field, Form, Kinds, read_field, structs, variants, whole, write_field};
 use crate::wire::message::{
-    Announce, Arrival, COMMITS_MAX, Commit, Digest, GroupMessage, KEYS_MAX, Lines, MemoryKey,
-    PairOffer, Pairing, RemoteCall,
+    Announce, Arrival, COMMITS_MAX, Commit, Digest, GroupMessage, KEYS_MAX, LastStep, Lines,
+    MemoryKey, PairOffer, Pairing, RemoteCall,
 };
 use crate::wire::shared_layout::{LINES_BYTES_MAX, OUTBOX_BYTES, STAGE_BYTES};
 
@@ -56,8 +56,9 @@ variants! { GroupMessage:
     9 => Abort { group, attempt, round, dead, reason },
     15 => Arrive(arrival),
     26 => Lines { group, lines },
-    27 => Leaving { group, step },
+    27 => Leaving(last_step),
     28 => Digest(digest),
+    29 => PassedOn { of, arrival },
 }
 
 structs! {
@@ -77,6 +78,7 @@ structs! {
     RemoteAddress { segment, generation, offset }
     Arrival { group, step, signature, words as Words, stage as Bytes<STAGE_BYTES> }
     Lines { step, tag, signature, lines as LineWords }
+    LastStep { group, step, finished }
 }
 
 impl Field for String {

@@ -4,7 +4,7 @@
 use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::wire::message::{
-    Announce, Arrival, Commit, Digest, GroupMessage, Lines, MemoryKey, PairOffer, Pairing,
+    Announce, Arrival, Commit, Digest, GroupMessage, LastStep, Lines, MemoryKey, PairOffer, Pairing,
 };
 use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
 
@@ -63,6 +63,11 @@ fn groups() -> Vec<Frame> {
         let arrival = Arrival { group, step: REQUEST, signature: 0x99, words, stage };
         of_group(GroupMessage::Arrive(arrival))
     };
+    let passed_on = {
+        let (words, stage) = (vec![5], vec![7, 8]);
+        let arrival = Arrival { group, step: REQUEST, signature: 0x99, words, stage };
+        of_group(GroupMessage::PassedOn { of: Rank(0x1415), arrival })
+    };
     let announce = |incarnation, ranks| {
         of_group(GroupMessage::Announce(Announce { group, attempt, incarnation, ranks }))
     };
@@ -77,9 +82,10 @@ fn groups() -> Vec<Frame> {
         abort(Some(Rank(0x1415))),
         arrive(vec![], vec![]),
         arrive(vec![1, u64::MAX, 3, 4, 5, 6], vec![7, 8]),
+        passed_on,
         lines(vec![]),
         lines(vec![7, u64::MAX, 8]),
-        of_group(GroupMessage::Leaving { group, step: REQUEST }),
+        of_group(GroupMessage::Leaving(LastStep { group, step: REQUEST, finished: true })),
         digest(vec![]),
         digest(vec![
             Commit { attempt, incarnation: 0x1213 },
@@ -160,7 +166,7 @@ fn fields_beyond_their_limits_are_refused() {
     // The kind, the fields in front, and the field itself.
     let size = (PAYLOAD_MAX + 1).to_le_bytes();
     let refused: [(&str, &[&[u8]]); 11] = [
-        ("unknown kind", &[&[28]]),
+        ("unknown kind", &[&[30]]),
         ("pairing", &[&[24], &[4], &[0; 5]]),
         ("keys", &[&[3], &[0; 46], &[5], &[0; 65]]),
         ("another magic", &[&[0], &[0; 22]]),

@@ -5,7 +5,8 @@ use super::*;
 use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::message::{
-    Announce, Arrival, Commit, Digest, GroupMessage, KEYS_MAX, Lines, MemoryKey, PairOffer, Pairing,
+    Announce, Arrival, Commit, Digest, GroupMessage, KEYS_MAX, LastStep, Lines, MemoryKey,
+    PairOffer, Pairing,
 };
 use proptest::prelude::*;
 
@@ -137,11 +138,14 @@ fn groups() -> impl Strategy<Value = Frame> {
             }
         ),
         arrival().prop_map(|arrival| of_group(GroupMessage::Arrive(arrival))),
+        (any::<u16>(), arrival()).prop_map(|(rank, arrival)| {
+            of_group(GroupMessage::PassedOn { of: Rank(rank), arrival })
+        }),
         (any::<u8>(), lines()).prop_map(|(group, lines)| {
             of_group(GroupMessage::Lines { group: GroupId(group), lines })
         }),
-        (any::<u8>(), any::<u64>()).prop_map(|(group, step)| {
-            of_group(GroupMessage::Leaving { group: GroupId(group), step })
+        (any::<u8>(), any::<u64>(), any::<bool>()).prop_map(|(group, step, finished)| {
+            of_group(GroupMessage::Leaving(LastStep { group: GroupId(group), step, finished }))
         }),
     ]
 }

@@ -134,7 +134,10 @@ fn measure(procedures: Procedures) -> Result<()> {
     let (begin, cpu) = (Instant::now(), system::cpu_time());
     let rank = Rank::join(procedures)?;
     let proc_init = micros(begin.elapsed());
+    // Between the two nobody begins what comes next.
+    rank.barrier()?;
     let (descriptors_first, private) = (descriptors(), resident::private());
+    rank.barrier()?;
     let segment_create = timed(|| rank.create_segment())?;
     (0..BEFORE).try_for_each(|_| rank.barrier())?;
     let barriers = timed(|| (0..MEASURED).try_for_each(|_| rank.barrier()))?;

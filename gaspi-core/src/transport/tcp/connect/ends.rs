@@ -1,7 +1,7 @@
 //! News of ends in a job whose ranks are not all connected: who has died, and who has left.
 //!
 //! Each rank keeps a keepalive connection with its parent in a tree of the ranks
-//! ([`EndsTree`]), which it chooses anew after each end. It tells all with whom it has a keepalive
+//! ([`RankTree`]), which it chooses anew after each end. It tells all with whom it has a keepalive
 //! connection of each end that it learns of, once, and those with whom it gets one of all ends that
 //! it knows. A rank that leaves says so to its neighbours in the tree, and waits until they have
 //! heard it. Where several leave at once, each waits for those behind it in the tree, so that one
@@ -12,10 +12,11 @@
 
 use super::{Again, ConnectPurpose, Connector, GRACE, is_keepalive};
 use crate::ids::Rank;
-use crate::policy::ends_tree::EndsTree;
+use crate::policy::rank_tree::RankTree;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::wire::keepalive::KeepaliveMessage;
+use crate::wire::message::{GroupMessage, Message};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ const REPLACED: Duration = Duration::from_millis(300);
 /// What is known and told of ends.
 #[derive(Debug)]
 pub(super) struct Ends {
-    tree: EndsTree,
+    tree: RankTree,
     /// With whom this rank keeps a connection.
     parent: Option<Rank>,
     /// Who should have made one with this rank, until that is seen to.
@@ -38,6 +39,8 @@ pub(super) struct Ends {
     /// What has been told, in this order, and of whom.
     told: Vec<KeepaliveMessage>,
     is_told: Vec<bool>,
+    /// Of how many that is.
+    ended: usize,
     /// The parent cannot be reached, and is tried again now and then.
     unreachable: bool,
     /// Since when ranks refuse connections. None of them is a parent.
@@ -50,12 +53,13 @@ impl Ends {
         let ranks = tcp.up.ranks();
         let node_of: Vec<u64> = ranks.cards.iter().map(|card| card.node).collect();
         Ends {
-            tree: EndsTree::new(ranks.me, &node_of),
+            tree: RankTree::new(ranks.me, &node_of),
             parent: None,
             children: Vec::new(),
             seen: None,
             told: Vec::new(),
             is_told: vec![false; node_of.len()],
+            ended: 0,
             unreachable: false,
             refusing: HashMap::new(),
         }
@@ -82,9 +86,15 @@ impl Ends {
                 _ if ranks.is_leaving(rank) => KeepaliveMessage::Left(rank.0),
                 _ => continue,
             };
-            if !std::mem::replace(&mut self.is_told[rank.index()], true) {
-                news.push(end);
+            if std::mem::replace(&mut self.is_told[rank.index()], true) {
+                continue;
             }
+            self.ended += 1;
+            if end == KeepaliveMessage::Left(rank.0) {
+                let steps = tcp.up.last_steps(rank).into_iter();
+                news.extend(steps.map(|last| KeepaliveMessage::Step(rank.0, last)));
+            }
+            news.push(end);
         }
         self.told.extend_from_slice(&news);
         self.choose_parent();
@@ -98,7 +108,7 @@ impl Ends {
 
     /// Whether some live, as far as is known, and may be connected with.
     pub(super) fn others_live(&self) -> bool {
-        self.told.len() + 1 < self.is_told.len() && !self.unreachable
+        self.ended + 1 < self.is_told.len() && !self.unreachable
     }
 
     fn choose_parent(&mut self) {
@@ -124,6 +134,11 @@ impl Connector {
             }
         }
         self.say_to_all(&news);
+        for end in news {
+            if let KeepaliveMessage::Left(rank) = end {
+                tcp.up.leaves(Rank(rank));
+            }
+        }
         match parent.filter(|_| !self.leaves || !self.is_heard(tcp)) {
             Some(parent) if !self.has_keepalive(tcp, parent) => {
                 if !unreachable && !self.is_about_to_watch(tcp, parent) {
@@ -211,6 +226,12 @@ impl Connector {
         match said {
             KeepaliveMessage::Farewell => tcp.has_left(of, self.ends.is_some()),
             _ if self.ends.is_none() => {}
+            KeepaliveMessage::Step(rank, last) => {
+                if let Some(rank) = known(rank) {
+                    let leaving = GroupMessage::Leaving(last);
+                    tcp.up.message(rank, Message::Group(leaving));
+                }
+            }
             KeepaliveMessage::Left(rank) => {
                 if let Some(rank) = known(rank) {
                     tcp.has_left(rank, true);

@@ -51,9 +51,10 @@ impl Keepalive {
         }
     }
 
-    /// Says that this rank leaves.
-    fn take_leave(&mut self) {
+    /// Says that this rank leaves, and before that where it is in its groups.
+    fn take_leave(&mut self, steps: &[KeepaliveMessage]) {
         if !self.mute && !self.takes_leave {
+            self.say(steps);
             self.say(&[KeepaliveMessage::Farewell]);
             self.takes_leave = true;
         }
@@ -183,7 +184,7 @@ impl Connector {
         if let Some(ends) = &self.ends {
             keepalive.say(ends.told());
             if self.leaves {
-                keepalive.take_leave();
+                keepalive.take_leave(&tcp.own_steps());
             }
             keepalive.flush();
         }
@@ -270,10 +271,11 @@ impl Connector {
 
     /// Tells those who watch this rank that it has left properly: some may have no other
     /// connection.
-    pub(crate) fn say_farewell(&mut self) {
+    pub(crate) fn say_farewell(&mut self, tcp: Tcp<'_>) {
         self.leaves = true;
+        let steps = tcp.own_steps();
         for keepalive in self.keepalives.values_mut() {
-            keepalive.take_leave();
+            keepalive.take_leave(&steps);
             keepalive.flush();
         }
     }
@@ -359,6 +361,13 @@ pub(super) fn probes(dead_after: Duration) -> (u16, u8) {
 }
 
 impl Tcp<'_> {
+    /// Where this rank is in its groups.
+    fn own_steps(self) -> Vec<KeepaliveMessage> {
+        let me = self.up.ranks().me;
+        let steps = self.up.last_steps(me).into_iter();
+        steps.map(|last| KeepaliveMessage::Step(me.0, last)).collect()
+    }
+
     /// The host of `rank` does not answer any more.
     fn host_vanished(self, rank: Rank) {
         let host = &self.up.ranks().cards[rank.index()].host;

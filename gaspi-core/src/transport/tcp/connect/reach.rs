@@ -20,10 +20,10 @@ impl Tcp<'_> {
         self.up.ended(rank);
     }
 
-    /// Whether all ranks of other nodes are connected; connects to those that are not: to the
+    /// Whether these ranks of other nodes are connected; connects to those that are not: to the
     /// higher ones at once, to the lower ones if they have not done so [some time](PATIENCE) after
-    /// this rank began, and it is `impatient`.
-    pub(crate) fn reached_all(self, impatient: bool) -> Option<Result<()>> {
+    /// this rank began, and it is `impatient`. That any rank has died ends the start.
+    pub(crate) fn reached(self, wanted: &[Rank], impatient: bool) -> Option<Result<()>> {
         let mut all = true;
         // Each begins with another one, so that they do not all come to the same at once.
         let (before, after) = self.up.ranks().cards.split_at(self.up.ranks().me.index());
@@ -39,6 +39,7 @@ impl Tcp<'_> {
                 }
                 // It has joined, and left already.
                 liveness::LEFT => continue,
+                _ if !wanted.contains(&rank) => continue,
                 _ if self.table.connections.is_established(rank) => continue,
                 _ => {}
             }

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 /// The place of one rank in the tree.
 #[derive(Debug)]
-pub(crate) struct EndsTree {
+pub(crate) struct RankTree {
     /// The ranks of each node, ascending.
     nodes: Vec<Vec<Rank>>,
     node: usize,
@@ -18,9 +18,9 @@ pub(crate) struct EndsTree {
     place: Vec<u32>,
 }
 
-impl EndsTree {
+impl RankTree {
     /// The place of `me`, where `node_of` tells the node of each rank of a job.
-    pub(crate) fn new(me: Rank, node_of: &[u64]) -> EndsTree {
+    pub(crate) fn new(me: Rank, node_of: &[u64]) -> RankTree {
         let mut nodes: Vec<Vec<Rank>> = Vec::new();
         let mut at = HashMap::new();
         for (rank, node) in node_of.iter().enumerate() {
@@ -36,7 +36,7 @@ impl EndsTree {
         for (rank, at) in nodes.iter().flatten().zip(0..) {
             place[rank.index()] = at;
         }
-        EndsTree { nodes, node, position, place }
+        RankTree { nodes, node, position, place }
     }
 
     /// Whether `rank` comes before `other`, as a parent does before its child.
@@ -98,7 +98,7 @@ mod tests {
     /// Who tells whom, where these ranks live on nodes of so many.
     fn parents(size: u16, per_node: u16, lives: impl Fn(Rank) -> bool) -> Vec<Option<Rank>> {
         let node_of: Vec<u64> = (0..size).map(|rank| u64::from(rank / per_node)).collect();
-        let of = |rank| EndsTree::new(Rank(rank), &node_of).parent(&lives);
+        let of = |rank| RankTree::new(Rank(rank), &node_of).parent(&lives);
         (0..size).map(of).collect()
     }
 
@@ -126,7 +126,7 @@ mod tests {
                 let node_of: Vec<u64> = (0..size).map(|rank| u64::from(rank / per_node)).collect();
                 for rank in living {
                     let parent = parents[rank.index()];
-                    let tree = EndsTree::new(rank, &node_of);
+                    let tree = RankTree::new(rank, &node_of);
                     assert!(
                         parent.is_none_or(|parent| lives(parent) && tree.is_before(parent, rank))
                     );
