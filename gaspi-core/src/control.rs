@@ -154,8 +154,8 @@ pub(crate) struct Active {
     cursor: u64,
     /// Why this rank cannot do its part, once it has told the others.
     failure: Option<Box<Error>>,
-    /// Since when it is known that members differ.
-    differs_since: Option<Instant>,
+    /// Since when it is known that the present step fails unless all members arrive.
+    fails_since: Option<Instant>,
     /// Since when its present step goes by leaders, and how long lines are.
     by_leaders: Option<(Instant, LineWidth)>,
     /// Whether this rank has told that all of the node that it leads have arrived.
@@ -170,7 +170,7 @@ impl Active {
             continued_by: 0,
             cursor: 0,
             failure: None,
-            differs_since: None,
+            fails_since: None,
             by_leaders: None,
             node_told: false,
         }

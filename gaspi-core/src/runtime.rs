@@ -331,6 +331,8 @@ impl Inner {
             // Whoever handles what the device has brought has done so.
             verbs.catch_up();
         }
+        // Nothing is passed on any more behind this.
+        self.tell_last_steps();
         #[cfg(feature = "test-transports")]
         if let Some(faults) = &self.endpoints.faults {
             faults.release(self, &self.endpoints.stream);
@@ -504,10 +506,6 @@ impl Runtime {
         }
         inner.end_all_segments();
         let says_goodbye = inner.endpoints.remote && !std::thread::panicking();
-        if says_goodbye {
-            inner.tell_last_commits();
-            inner.tell_last_steps();
-        }
         if says_goodbye {
             inner.say_goodbye();
         }

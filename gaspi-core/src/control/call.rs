@@ -24,11 +24,17 @@ use std::time::Duration;
 /// How long a mismatch is kept back for members that have not arrived.
 const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
 
+/// How long arrivals are waited for of members that have all left behind them. Only one that has
+/// left a step that it had not finished can keep them from coming.
+const DESERTED_LIMIT: Duration = Duration::from_secs(10);
+
 /// How a step stands, unless members have not arrived and nothing else is known.
 enum Scan {
     Done(Result<()>),
     /// Members have not arrived, and others differ already.
     Differs(Error),
+    /// The members whose arrivals have not come have left behind them; the first one's end.
+    Deserted(Error),
 }
 
 /// A collective under way on a group. Dropped without [`finish`](GroupCall::finish) it stays
@@ -141,7 +147,7 @@ impl GroupCall<'_> {
         }
         let arrival = self.arrival(step, payload);
         if by_leaders || has_leaders && fails {
-            self.inner.arrive_by_leaders(arrival);
+            self.inner.arrive_by_leaders(arrival, width);
             if fails {
                 self.inner.tell_all_of_arrival(self.group, step);
             }
@@ -297,10 +303,12 @@ impl GroupCall<'_> {
                 self.inner.look_once();
                 match self.scan(step, next)? {
                     Scan::Done(outcome) => outcome,
-                    Scan::Differs(_) => return None,
+                    Scan::Differs(_) | Scan::Deserted(_) => return None,
                 }
             }
-            None | Some(Scan::Differs(_)) => self.await_slowly(deadline, step, next)?,
+            None | Some(Scan::Differs(_) | Scan::Deserted(_)) => {
+                self.await_slowly(deadline, step, next)?
+            }
         };
         // The arrivals of all have ended the step, not the leaders. This rank sends its own to all
         // too, since others may have nothing but such arrivals.
@@ -333,28 +341,31 @@ impl GroupCall<'_> {
         let mut seen = None;
         if let Some(patience) = self.patience(step) {
             let limit = deadline.at_most(patience);
-            seen = inner.until(limit, waiting, || self.scan(step, next));
+            seen = inner.until(limit, waiting, || {
+                self.scan(step, next).filter(|scan| !matches!(scan, Scan::Deserted(_)))
+            });
             if !matches!(seen, Some(Scan::Done(_))) {
                 inner.tell_all_of_arrival(self.group, step);
             }
         }
         let seen = seen.or_else(|| inner.until(deadline, waiting, || self.scan(step, next)));
-        let error = match seen? {
+        let (error, limit) = match seen? {
             Scan::Done(outcome) => return Some(outcome),
-            Scan::Differs(error) => error,
+            Scan::Differs(error) => (error, MISMATCH_LIMIT),
+            Scan::Deserted(error) => (error, DESERTED_LIMIT),
         };
         let now = clock::now();
         let since = match &mut self.state.active {
-            Some(active) => *active.differs_since.get_or_insert(now),
+            Some(active) => *active.fails_since.get_or_insert(now),
             None => now,
         };
-        let left = MISMATCH_LIMIT.saturating_sub(now - since);
+        let left = limit.saturating_sub(now - since);
         let outcome =
             inner.until(deadline.at_most(left), waiting, || match self.scan(step, next) {
                 Some(Scan::Done(outcome)) => Some(outcome),
                 _ => None,
             });
-        outcome.or_else(|| (clock::since(since) >= MISMATCH_LIMIT).then_some(Err(error)))
+        outcome.or_else(|| (clock::since(since) >= limit).then_some(Err(error)))
     }
 
     /// Looks at the arrival slots of a step from member `next` on; all before have arrived.
@@ -362,7 +373,7 @@ impl GroupCall<'_> {
     fn scan(&mut self, step: u64, next: &mut usize) -> Option<Scan> {
         self.lead(step);
         let kind = self.key.kind.name();
-        let (mut missing, mut passed, mut differs) = (false, None, None);
+        let (mut missing, mut left, mut passed, mut differs) = (false, None, None, None);
         let leaders = self.by_leaders().map(|(leaders, _)| leaders);
         if leaders.is_some_and(|leaders| self.is_exchanged(leaders, step)) {
             return Some(Scan::Done(Ok(())));
@@ -384,18 +395,22 @@ impl GroupCall<'_> {
                     // It may have left because of another member's death.
                     return Some(Scan::Done(Err(self.death().unwrap_or(error))));
                 }
+                if look == Poll::Missing {
+                    left = left.or(Some(error));
+                    continue;
+                }
             }
             match look {
                 Poll::Arrived(other) if other != self.key.signature => {
                     differs = differs.or(Some((rank, other)));
                 }
-                Poll::Arrived(_) if missing || passed.is_some() || differs.is_some() => {}
-                Poll::Arrived(_) => *next = member + 1,
+                Poll::Arrived(_) if *next == member => *next = member + 1,
+                Poll::Arrived(_) => {}
                 Poll::Passed => passed = passed.or(Some(rank)),
                 Poll::Missing => missing = true,
             }
         }
-        if !missing && passed.is_none() && differs.is_none() {
+        if *next == self.ranks().len() {
             return Some(Scan::Done(Ok(())));
         }
         // Another thread may have ended this rank's part in the job. A death counts also where the
@@ -405,7 +420,7 @@ impl GroupCall<'_> {
             return Some(Scan::Done(Err(error)));
         }
         let (error, may_change) = match (differs, passed) {
-            (Some((rank, other)), _) => (self.mismatch(rank, other), missing),
+            (Some((rank, other)), _) => (self.mismatch(rank, other), missing || left.is_some()),
             (None, Some(rank)) => {
                 let difference = format!(
                     "{kind} has failed on {rank}, which has called something else on the group \
@@ -416,7 +431,7 @@ impl GroupCall<'_> {
                 // If it failed because of a death, other nodes know of that a moment later.
                 (error, remote)
             }
-            (None, None) => return None,
+            (None, None) => return left.filter(|_| !missing).map(Scan::Deserted),
         };
         Some(if may_change { Scan::Differs(error) } else { Scan::Done(Err(error)) })
     }

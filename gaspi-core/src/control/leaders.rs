@@ -278,6 +278,13 @@ struct LeaderState {
     complete: bool,
 }
 
+/// An arrival of this rank, and how long lines are at that step.
+#[derive(Debug, Clone)]
+struct Own {
+    arrival: Arrival,
+    width: LineWidth,
+}
+
 /// What one rank knows of the steps of a group. Steps only grow.
 #[derive(Debug, Default)]
 struct State {
@@ -288,7 +295,7 @@ struct State {
     told_all: Steps,
     ended: u64,
     /// Its arrivals that go by leaders.
-    own: [Option<Arrival>; 2],
+    own: [Option<Own>; 2],
     /// Steps at which another member has sent its arrival to all.
     heard: Steps,
     of_leader: [LeaderState; 2],
@@ -303,6 +310,10 @@ impl State {
     fn leaders(&self, step: u64) -> Option<Arc<Leaders>> {
         let of_step = |usage: &&Use| usage.incarnation <= incarnation(step);
         self.uses.iter().find(of_step)?.leaders.clone()
+    }
+
+    fn own(&self, step: u64) -> Option<&Own> {
+        self.own[parity(step)].as_ref().filter(|own| own.arrival.step == step)
     }
 
     fn received(&self, leader: Rank, tag: u8, step: u64) -> Option<&Received> {
@@ -366,10 +377,10 @@ pub(crate) struct GroupSteps {
 impl GroupSteps {
     /// This rank arrives at a step that goes by leaders; whether it has to send its arrival to all,
     /// as another member did.
-    fn arrive(&self, arrival: Arrival) -> bool {
+    fn arrive(&self, arrival: Arrival, width: LineWidth) -> bool {
         let (mut state, step) = (self.state.lock(), arrival.step);
         note(&mut state.arrived, step);
-        state.own[parity(step)] = Some(arrival);
+        state.own[parity(step)] = Some(Own { arrival, width });
         has(&state.heard, step)
     }
 
@@ -383,7 +394,7 @@ impl GroupSteps {
     /// The arrival at a step that this rank is to tell all of, and who they are.
     fn tell_all(&self, step: u64) -> Option<(Arc<Leaders>, Arrival)> {
         let mut state = self.state.lock();
-        let own = state.own[parity(step)].clone().filter(|own| own.step == step)?;
+        let own = state.own(step)?.arrival.clone();
         note(&mut state.told_all, step);
         Some((state.leaders(step)?, own))
     }
@@ -514,12 +525,11 @@ impl GroupSteps {
         })
     }
 
-    /// Steps at which this rank has arrived by leaders without having told all, and its leader.
-    fn untold(&self) -> Vec<(u64, Rank)> {
+    /// The arrivals of this rank at the last steps that have gone by leaders.
+    fn last_own(&self) -> Vec<(Own, Arc<Leaders>)> {
         let state = self.state.lock();
-        let own = state.own.iter().flatten().map(|own| own.step);
-        let untold = own.filter(|step| !has(&state.told_all, *step));
-        untold.filter_map(|step| Some((step, state.leaders(step)?.locals[0]))).collect()
+        let own = state.own.iter().flatten();
+        own.filter_map(|own| Some((own.clone(), state.leaders(own.arrival.step)?))).collect()
     }
 }
 

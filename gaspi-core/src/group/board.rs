@@ -65,6 +65,15 @@ impl Announced {
         }
     }
 
+    /// The peer, which has left, has announced this commit last, if its list is this one.
+    fn hear_last(&mut self, group: GroupId, (commit, digest): (Commit, u64), ranks: &[Rank]) {
+        let Commit { attempt, incarnation } = commit;
+        if attempt > 0 && digest == digest_of(ranks) {
+            let ranks = ranks.to_vec();
+            self.hear(Announce { group, attempt, incarnation, ranks }, false);
+        }
+    }
+
     /// The peer's commit of this number has ended.
     fn end(&mut self, attempt: u64) {
         self.ended = self.ended.max(attempt);
@@ -85,6 +94,11 @@ pub(super) enum Standing {
     Aborted(Abort),
     /// A member cannot be sent the list.
     Unreachable(Error),
+}
+
+/// By what members compare their lists.
+fn digest_of(ranks: &[Rank]) -> u64 {
+    hash(ranks.iter().map(|rank| rank.0.into()))
 }
 
 #[derive(Debug)]
@@ -115,6 +129,18 @@ impl Board {
         let next = own.due.pop_front();
         own.is_sending = next.is_some();
         next
+    }
+
+    /// The commit of this rank that members may count on once it has left, and the hash of its
+    /// list; of number 0 if there is none.
+    pub(super) fn last_commit(&self, group: GroupId) -> (Commit, u64) {
+        let own = &self.own[group.index()];
+        let agreed = own.past.as_ref().filter(|past| past.agreed.is_some());
+        let of_past = agreed.map(|past| (past.number, past.proposed, &past.ranks));
+        let of_attempt = own.attempt.as_ref().map(|own| (own.number, own.incarnation, &own.ranks));
+        of_attempt.or(of_past).map_or_else(Default::default, |(attempt, incarnation, ranks)| {
+            (Commit { attempt, incarnation }, digest_of(ranks))
+        })
     }
 
     /// The use of this incarnation, which this rank did not commit by messages, is there.
@@ -164,7 +190,7 @@ impl Board {
             if let Ok(me) = ranks.binary_search(&me) {
                 commits[me] = Commit { attempt: number, incarnation };
             }
-            let digest = hash(ranks.iter().map(|rank| rank.0.into()));
+            let digest = digest_of(ranks);
             Exchange { route, digest, commits, ready: 0, sent: 0, since: clock::now() }
         });
         let goes_directly = exchange.is_none();
@@ -374,12 +400,15 @@ impl Board {
 
     /// Takes what the members have announced. A list with a dead rank belongs to a commit that
     /// fails everywhere, after which survivors go on to the next use of the id. A list that lacks
-    /// members may do so because of a death, which ranks of other nodes learn at another time.
+    /// members may do so because of a death, which ranks of other nodes learn at another time. Of a
+    /// rank that has left `last_commit` tells which commit it has announced last: that may come
+    /// from nobody else.
     pub(super) fn standing(
         &mut self,
         group: GroupId,
         is_dead: impl Fn(Rank) -> bool,
         is_remote: impl Fn(Rank) -> bool,
+        last_commit: impl Fn(Rank) -> Option<(Commit, u64)>,
     ) -> Standing {
         let me = self.me;
         let Board { announced, own, .. } = self;
@@ -397,7 +426,13 @@ impl Board {
             if attempt.seen.contains_key(&rank) {
                 continue;
             }
-            let queue = &mut announced.entry((group, rank)).or_default().queue;
+            let announced = announced.entry((group, rank)).or_default();
+            if announced.queue.is_empty()
+                && let Some(last) = last_commit(rank)
+            {
+                announced.hear_last(group, last, &attempt.ranks);
+            }
+            let queue = &mut announced.queue;
             // Lists of failed commits, and lists with dead ranks.
             while queue.front().is_some_and(|entry| attempt.is_past(entry, &is_dead)) {
                 queue.pop_front();

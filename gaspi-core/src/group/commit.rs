@@ -18,7 +18,14 @@ impl Inner {
     /// cannot be told any more does not wait any more.
     pub(super) fn withdraw(&self, group: GroupId) {
         self.control.groups.board.lock().withdraw(group);
+        self.note_last_commit(group);
         self.send_due(group, Deadline::Now);
+    }
+
+    /// Lets others know on which commit of this rank they can count once it has left.
+    fn note_last_commit(&self, group: GroupId) {
+        let (commit, digest) = self.control.groups.board.lock().last_commit(group);
+        self.ranks.area.set_commit(group.index(), commit, digest);
     }
 
     /// Sends what is due for commits of a group, in order: unless another thread does, which then
@@ -43,17 +50,6 @@ impl Inner {
         self.send_due(group, deadline);
     }
 
-    /// This rank leaves: sends the lists of commits that members may know of by leaders only.
-    pub(crate) fn tell_last_commits(&self) {
-        for index in 0..self.control.groups.max() {
-            let group = GroupId(index as u8);
-            if let Some(state) = self.control.groups.claim_idle(group) {
-                self.note_joined(group, &state);
-            }
-            self.tell_all_of_commit(group, Deadline::Now);
-        }
-    }
-
     /// Notes whether all members are known to have committed the present use.
     pub(super) fn note_joined(&self, group: GroupId, state: &CallState) {
         if let Some(incarnation) = state.joined() {
@@ -71,6 +67,7 @@ impl Inner {
         };
         let failed = self.control.groups.board.lock().fail(group, dead, reason);
         if let Some(round) = failed {
+            self.note_last_commit(group);
             if is_fresh {
                 // Others may have committed this use, and wait for it to be read.
                 self.ranks.area.finish_step(group.index(), first_step(round.saturating_add(1)) - 1);
@@ -95,6 +92,7 @@ impl Inner {
         self.note_joined(group, &state);
         let route = || self.leaders_of(&ranks, me)?.route(me);
         self.control.groups.board.lock().begin(group, &ranks, route);
+        self.note_last_commit(group);
         self.send_due(group, deadline);
         self.ranks.area.set_members(group.index(), &ranks);
         // Committing again replaces what was committed, once the others have agreed to it.
@@ -202,7 +200,12 @@ impl Inner {
             self.ranks.check_rank(rank).is_ok() && self.ranks.liveness(rank) == liveness::DEAD
         };
         let is_remote = |rank| !self.ranks.is_local(rank);
-        self.control.groups.board.lock().standing(group, is_dead, is_remote)
+        let last_commit = |rank: Rank| {
+            let has_left = self.ranks.liveness(rank) == liveness::LEFT;
+            let last = || self.last_step_of(rank, group).map(|last| (last.commit, last.digest));
+            has_left.then(last).flatten()
+        };
+        self.control.groups.board.lock().standing(group, is_dead, is_remote, last_commit)
     }
 
     /// The end of the commit under way, if it has come to one: the incarnation, or an error.
@@ -210,6 +213,12 @@ impl Inner {
         if let Err(error) = self.check_open() {
             return Some(Err(error));
         }
+        // Who has left before this look, and is missing, does not come.
+        let ended = |rank: &Rank| {
+            let error = self.ranks.check_alive(*rank, "group_commit").err()?;
+            Some((*rank, error))
+        };
+        let ended: Vec<(Rank, Error)> = ranks.iter().filter_map(ended).collect();
         let standing = self.standing(group);
         if !matches!(standing, Standing::Agreed(_))
             && let Some(rank) = self.ranks.dead_among(ranks)
@@ -228,19 +237,20 @@ impl Inner {
             }
             Standing::Unreachable(error) => Some(Err(error)),
             Standing::Waiting(missing) => {
-                // They send lists late, where others have not heard of them by leaders.
+                // What those of this node have sent before is still on its way.
                 let has_leaders = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
-                let ends = missing.iter().filter_map(|rank| {
-                    let error = self.ranks.check_alive(*rank, "group_commit").err()?;
+                let mut ended = ended;
+                ended.retain(|(rank, _)| missing.contains(rank));
+                let may_come = |(rank, error): &(Rank, Error)| {
                     let has_left = matches!(error, Error::RankLeft { .. });
-                    Some((has_left && has_leaders && self.ranks.is_local(*rank), error))
-                });
-                let mut ends = ends.collect::<Vec<_>>();
+                    has_left && has_leaders && self.ranks.is_local(*rank)
+                };
                 // Any other end is final.
-                ends.sort_by_key(|(may_come, _)| *may_come);
-                let (may_come, error) = ends.into_iter().next()?;
-                let waits = may_come && self.control.groups.board.lock().may_still_come(group);
-                (!waits).then_some(Err(error))
+                ended.sort_by_key(may_come);
+                let first = ended.into_iter().next()?;
+                let waits =
+                    may_come(&first) && self.control.groups.board.lock().may_still_come(group);
+                (!waits).then_some(Err(first.1))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! What is said on keepalive connections: that the speaker leaves, who else has ended, and how far
 //! those who leave have come in their groups.
 
-use super::message::LastStep;
+use super::message::{Commit, LastStep};
 use crate::ids::GroupId;
 
 /// That the speaker leaves.
@@ -10,8 +10,10 @@ const FAREWELL: u8 = 2;
 const DIED: u8 = 3;
 /// That a rank has left; its number follows.
 const LEFT: u8 = 4;
-/// Where a rank is that leaves; its number, group, step and whether it has finished it follow.
+/// Where a rank is that leaves; its number, and the fields of a [`LastStep`] follow.
 const STEP: u8 = 5;
+/// Bytes of that in all.
+const STEP_BYTES: usize = 33;
 
 /// One thing that is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,10 +43,14 @@ impl KeepaliveMessage {
         };
         to.push(kind);
         to.extend_from_slice(&rank.to_le_bytes());
-        if let KeepaliveMessage::Step(_, LastStep { group, step, finished }) = self {
+        if let KeepaliveMessage::Step(_, LastStep { group, step, finished, commit, digest }) = self
+        {
             to.push(group.0);
             to.extend_from_slice(&step.to_le_bytes());
             to.push(finished.into());
+            to.extend_from_slice(&commit.attempt.to_le_bytes());
+            to.extend_from_slice(&commit.incarnation.to_le_bytes());
+            to.extend_from_slice(&digest.to_le_bytes());
         }
     }
 
@@ -57,20 +63,37 @@ impl KeepaliveMessage {
             [FAREWELL, ..] => (KeepaliveMessage::Farewell, 1),
             [DIED, low, high, ..] => (KeepaliveMessage::Died(u16::from_le_bytes([*low, *high])), 3),
             [LEFT, low, high, ..] => (KeepaliveMessage::Left(u16::from_le_bytes([*low, *high])), 3),
-            [STEP, low, high, group, s0, s1, s2, s3, s4, s5, s6, s7, finished @ (0 | 1), ..] => {
-                let (rank, group) = (u16::from_le_bytes([*low, *high]), GroupId(*group));
-                let step = u64::from_le_bytes([*s0, *s1, *s2, *s3, *s4, *s5, *s6, *s7]);
-                let finished = *finished == 1;
-                (KeepaliveMessage::Step(rank, LastStep { group, step, finished }), 13)
-            }
+            [STEP, said @ ..] if said.len() + 1 >= STEP_BYTES => (decode_step(said)?, STEP_BYTES),
             [] => return Ok(None),
             [DIED | LEFT, rest @ ..] if rest.len() < 2 => return Ok(None),
-            [STEP, rest @ ..] if rest.len() < 12 => return Ok(None),
+            [STEP, ..] => return Ok(None),
             _ => return Err(Nonsense),
         };
         *from = &from[len..];
         Ok(Some(said))
     }
+}
+
+/// What follows [`STEP`], which is long enough.
+fn decode_step(said: &[u8]) -> Result<KeepaliveMessage, Nonsense> {
+    fn take<const N: usize>(from: &mut &[u8]) -> Result<[u8; N], Nonsense> {
+        let (first, rest) = from.split_first_chunk().ok_or(Nonsense)?;
+        *from = rest;
+        Ok(*first)
+    }
+    let from = &mut &*said;
+    let (rank, [group]) = (u16::from_le_bytes(take(from)?), take(from)?);
+    let step = u64::from_le_bytes(take(from)?);
+    let finished = match take(from)? {
+        [0] => false,
+        [1] => true,
+        _ => return Err(Nonsense),
+    };
+    let attempt = u64::from_le_bytes(take(from)?);
+    let incarnation = u32::from_le_bytes(take(from)?);
+    let (commit, digest) = (Commit { attempt, incarnation }, u64::from_le_bytes(take(from)?));
+    let last = LastStep { group: GroupId(group), step, finished, commit, digest };
+    Ok(KeepaliveMessage::Step(rank, last))
 }
 
 #[cfg(test)]
@@ -79,7 +102,13 @@ mod tests {
 
     const STEP_OF_IT: KeepaliveMessage = KeepaliveMessage::Step(
         0x301,
-        LastStep { group: GroupId(6), step: 0x0102_0304_0506_0708, finished: true },
+        LastStep {
+            group: GroupId(6),
+            step: 0x0102_0304_0506_0708,
+            finished: true,
+            commit: Commit { attempt: 9, incarnation: 0x0a0b },
+            digest: 0x0c0d,
+        },
     );
 
     #[test]
@@ -93,10 +122,10 @@ mod tests {
         ];
         let mut bytes = Vec::new();
         all.iter().for_each(|said| said.encode(&mut bytes));
-        assert_eq!(
-            bytes,
-            [3, 0, 0, 4, 1, 2, 3, 255, 255, 5, 1, 3, 6, 8, 7, 6, 5, 4, 3, 2, 1, 1, 2]
-        );
+        let ends = [3, 0, 0, 4, 1, 2, 3, 255, 255];
+        let step = [5, 1, 3, 6, 8, 7, 6, 5, 4, 3, 2, 1, 1];
+        let commit = [9, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0x0d, 0x0c, 0, 0, 0, 0, 0, 0];
+        assert_eq!(bytes, [&ends[..], &step, &commit, &[2]].concat());
         for cut in 0..=bytes.len() {
             let (mut heard, mut kept) = (Vec::new(), Vec::new());
             for part in [&bytes[..cut], &bytes[cut..]] {
@@ -120,7 +149,8 @@ mod tests {
                 "{first}"
             );
         }
-        let neither = [STEP, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
+        let mut neither = [0; STEP_BYTES];
+        (neither[0], neither[12]) = (STEP, 2);
         assert_eq!(KeepaliveMessage::decode(&mut neither.as_slice()), Err(Nonsense));
     }
 

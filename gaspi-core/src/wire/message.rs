@@ -94,7 +94,7 @@ pub(crate) struct Digest {
 }
 
 /// A commit of a member that is known.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Commit {
     /// Counts the commits of the member.
     pub(crate) attempt: u64,
@@ -187,8 +187,12 @@ pub(crate) struct LastStep {
     pub(crate) group: GroupId,
     /// The step at which it has arrived last.
     pub(crate) step: u64,
-    /// Whether nobody needs anything of it there any more.
+    /// Whether it has come to the end of that step.
     pub(crate) finished: bool,
+    /// The commit that it has announced last, whose number is 0 if there is none, and the hash of
+    /// its list.
+    pub(crate) commit: Commit,
+    pub(crate) digest: u64,
 }
 
 /// The arrival slot of a member as it travels.

@@ -8,7 +8,7 @@
 //! ```text
 //! control pages    n * 4096
 //! arrival slots    n * g * 2 * 64
-//! progress marks   n * g * 64
+//! progress marks   n * g * 128
 //! passive slots    n * n * 64             by receiver, then sender
 //! passive outbox   n * 64 * 65536         by sender
 //! staging          n * g * 2 * 16384
@@ -26,7 +26,7 @@ pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
 /// Bytes of an arrival slot.
 pub(crate) const ARRIVAL_SLOT_BYTES: usize = 64;
 /// Bytes of a progress mark.
-pub(crate) const MARK_BYTES: usize = 64;
+pub(crate) const MARK_BYTES: usize = 128;
 /// Bytes of the slot for passive messages of one rank to another.
 pub(crate) const PASSIVE_SLOT_BYTES: usize = 64;
 /// Bytes of the word that tells where a rank is in its life, and of those that count deaths and
@@ -202,7 +202,7 @@ mod tests {
         ];
         let arrival_slots = 5 * 4096;
         let marks = arrival_slots + 5 * 3 * 2 * 64;
-        let passive_slots = marks + 5 * 3 * 64;
+        let passive_slots = marks + 5 * 3 * 128;
         let outboxes = 65536;
         let stages = outboxes + 5 * 64 * 65536;
         let lines = stages + 5 * 3 * 2 * 16384;
@@ -210,7 +210,7 @@ mod tests {
         let expected = [
             4 * 4096,
             arrival_slots + 13 * 2 * 64,
-            marks + 13 * 64,
+            marks + 13 * 128,
             passive_slots + 22 * 64,
             outboxes + (4 * 64 + 63) * 65536,
             stages + 27 * 16384,

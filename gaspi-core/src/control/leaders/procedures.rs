@@ -1,19 +1,20 @@
 //! Steps by leaders: what this rank sends and publishes.
 
-use super::{Due, Leaders};
+use super::{Due, Leaders, LineWidth, Own};
 use crate::control::handlers::Onward;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
 use crate::sync::Ordering;
+use crate::sync::arrival_slot::Poll;
 use crate::transport::shm::area::{liveness, wake_kind};
 use crate::wire::message::{Arrival, LastStep};
 use std::sync::Arc;
 
 impl Inner {
     /// This rank arrives at a step of a group that has leaders.
-    pub(in crate::control) fn arrive_by_leaders(&self, arrival: Arrival) {
+    pub(in crate::control) fn arrive_by_leaders(&self, arrival: Arrival, width: LineWidth) {
         let (group, step) = (arrival.group, arrival.step);
-        if self.control.steps.of(group).arrive(arrival) {
+        if self.control.steps.of(group).arrive(arrival, width) {
             self.tell_all_of_arrival(group, step);
         }
     }
@@ -80,7 +81,7 @@ impl Inner {
     /// `rank` leaves. If others may count on it at a step, this rank tells all of its own arrival
     /// there, and what it has passed on goes another way.
     pub(crate) fn pass_around(&self, rank: Rank) {
-        for LastStep { group, step, finished } in self.last_steps_of(rank) {
+        for LastStep { group, step, finished, .. } in self.last_steps_of(rank) {
             let leaders = self.control.steps.of(group).leaders_at(step);
             let of_it = |leaders: &Arc<Leaders>| !finished && leaders.ranks.contains(&rank);
             if let Some(leaders) = leaders.filter(of_it) {
@@ -104,18 +105,6 @@ impl Inner {
         }
     }
 
-    /// Whether all members come to the end of a step that `rank`, of this node, has finished,
-    /// without anything more of it: leaders have told of all arrivals, or it has passed them on.
-    fn has_passed_on(&self, rank: Rank, group: GroupId, step: u64) -> bool {
-        let Some(leaders) = self.control.steps.of(group).leaders_at(step) else { return true };
-        // Those of its node it sees without a message, which others may be waiting for.
-        let is_in = |member: &Rank| {
-            *member == rank || self.control.remote_arrivals.has(*member, group.index(), step)
-        };
-        self.ranks.area.has_exchanged(leaders.locals()[0], group.index(), step)
-            || rank == self.ranks.me && leaders.ranks.iter().all(is_in)
-    }
-
     /// To whom this rank passes on arrivals.
     fn neighbours_of(&self, leaders: &Leaders) -> Arc<[Rank]> {
         let ranks = &self.ranks;
@@ -126,14 +115,18 @@ impl Inner {
         })
     }
 
-    /// This rank leaves: sends its arrivals at steps that have not ended, and says where it is in
-    /// its groups to those whose connection ends with it.
+    /// This rank leaves: sends what others may need of its last steps, and says where it is in its
+    /// groups to those whose connection ends with it.
     pub(crate) fn tell_last_steps(&self) {
-        for (index, steps) in self.control.steps.0.iter().enumerate() {
-            let group = GroupId(index as u8);
-            for (step, leader) in steps.untold() {
-                if !self.ranks.area.has_exchanged(leader, index, step) {
+        for steps in &self.control.steps.0 {
+            for (own, leaders) in steps.last_own() {
+                let (group, step) = (own.arrival.group, own.arrival.step);
+                let told_all = steps.has_told_all(step);
+                if !told_all && !self.has_exchanged(&leaders, group, step) {
                     self.tell_all_of_arrival(group, step);
+                }
+                if told_all {
+                    self.pass_all_on(&own, &leaders);
                 }
             }
         }
@@ -149,20 +142,75 @@ impl Inner {
         }
     }
 
+    fn has_exchanged(&self, leaders: &Leaders, group: GroupId, step: u64) -> bool {
+        self.ranks.area.has_exchanged(leaders.locals()[0], group.index(), step)
+    }
+
+    /// Passes on all arrivals at a step that this rank knows of and has not passed on: where some
+    /// members end a step by arrivals and others by leaders, those that wait may have nothing of
+    /// the former but what a rank that leaves has told them.
+    fn pass_all_on(&self, own: &Own, leaders: &Leaders) {
+        let (group, step, me) = (own.arrival.group, own.arrival.step, self.ranks.me);
+        for (member, of) in leaders.ranks.iter().copied().enumerate() {
+            if of == me || self.control.remote_arrivals.has(of, group.index(), step) {
+                continue;
+            }
+            let Some(arrival) = self.known_arrival(own, leaders, member) else { continue };
+            let onward = Onward { from: me, of, arrival };
+            if let Some(onward) = self.control.remote_arrivals.passed_on(onward) {
+                self.pass_on(onward);
+            }
+        }
+    }
+
+    /// The arrival of a member at the step at which this rank has arrived last, if it is known
+    /// without a message of its own.
+    fn known_arrival(&self, own: &Own, leaders: &Leaders, member: usize) -> Option<Arrival> {
+        let Own { arrival: Arrival { group, step, signature, words, stage }, width } = own;
+        let (rank, index, at) = (leaders.ranks[member], group.index(), (step % 2) as usize);
+        let area = &self.ranks.area;
+        let (signature, words, from) = if self.ranks.is_local(rank) {
+            let slot = &area.arrival_slots(rank, index)[at];
+            let Poll::Arrived(signature) = slot.poll(*step) else { return None };
+            (signature, slot.payload()[..words.len()].to_vec(), area.stage(rank, index, at))
+        } else {
+            if !self.has_exchanged(leaders, *group, *step) {
+                return None;
+            }
+            let lines = area.lines(leaders.locals()[0], index, at);
+            let line = lines.wrapping_add(member * width.all() * size_of::<u64>());
+            let mut words = vec![0; width.words];
+            let bytes = size_of_val(&*words);
+            // SAFETY: `Leaders::may_tell` has checked that there is room for the lines of all. They
+            // were written before the step was published, and stay until this rank arrives at the
+            // step after the next.
+            unsafe { words.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(line, bytes) };
+            (*signature, words, line.wrapping_add(bytes))
+        };
+        let mut staged = vec![0; stage.len()];
+        // SAFETY: all members stage as many bytes: of a line, or of staging, which is longer. The
+        // member has staged them before it arrived, and stages others only behind the next step.
+        unsafe { staged.as_mut_ptr().copy_from_nonoverlapping(from, staged.len()) };
+        Some(Arrival { group: *group, step: *step, signature, words, stage: staged })
+    }
+
     /// Where a rank that leaves is in its groups, as far as this one knows.
     pub(crate) fn last_steps_of(&self, rank: Rank) -> Vec<LastStep> {
-        let groups = self.control.steps.0.iter();
+        let groups = (0..self.control.steps.0.len()).map(|index| GroupId(index as u8));
+        groups.filter_map(|group| self.last_step_of(rank, group)).collect()
+    }
+
+    /// The same in one group.
+    pub(crate) fn last_step_of(&self, rank: Rank, group: GroupId) -> Option<LastStep> {
         if !self.ranks.is_local(rank) {
-            return groups.filter_map(|steps| steps.last_of(rank)).collect();
+            return self.control.steps.of(group).last_of(rank);
         }
-        let of_node = (0..groups.len()).map(|index| {
-            let slots = self.ranks.area.arrival_slots(rank, index);
-            let steps = slots.iter().map(|slot| slot.sequence.load(Ordering::Acquire));
-            let step = steps.max().unwrap_or(0);
-            let group = GroupId(index as u8);
-            let finished = self.ranks.area.has_finished(rank, index, step);
-            LastStep { group, step, finished: finished && self.has_passed_on(rank, group, step) }
-        });
-        of_node.filter(|last| last.step > 0).collect()
+        let (area, index) = (&self.ranks.area, group.index());
+        let slots = area.arrival_slots(rank, index).iter();
+        let step = slots.map(|slot| slot.sequence.load(Ordering::Acquire)).max().unwrap_or(0);
+        let finished = area.has_finished(rank, index, step);
+        let (commit, digest) = area.last_commit(rank, index);
+        let last = LastStep { group, step, finished, commit, digest };
+        (step > 0 || commit.attempt > 0).then_some(last)
     }
 }

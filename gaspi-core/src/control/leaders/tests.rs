@@ -3,8 +3,10 @@
 use super::*;
 use crate::group::STEP_BITS;
 use crate::ids::GroupId;
+use crate::wire::message::Commit;
 
 const SIGNATURE: u64 = 7;
+const NO_LINES: LineWidth = LineWidth { words: 0, staged: 0 };
 
 /// Members as (node, rank), in the order of their ranks.
 fn node_of(members: &[u32]) -> Box<[u32]> {
@@ -56,7 +58,7 @@ impl Group {
     fn arrive_calling(&mut self, me: usize, step: u64, signature: u64) -> bool {
         let (words, stage) = (Vec::new(), Vec::new());
         let arrival = Arrival { group: GroupId(0), step, signature, words, stage };
-        self.members[me].steps.arrive(arrival);
+        self.members[me].steps.arrive(arrival, NO_LINES);
         let leaders = Arc::clone(&self.members[me].leaders);
         let node: Vec<usize> = leaders.nodes[leaders.node].iter().map(|m| *m as usize).collect();
         let has_arrived =
@@ -156,7 +158,7 @@ fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
     group.members[0].leaders = next;
     let (words, stage) = (Vec::new(), Vec::new());
     let arrival = Arrival { group: GroupId(0), step: new, signature: SIGNATURE, words, stage };
-    group.members[0].steps.arrive(arrival);
+    group.members[0].steps.arrive(arrival, NO_LINES);
     group.members[0].steps.node_arrived((new, SIGNATURE), 0, &[]);
     let mut published = false;
     group.members[0].steps.advance(new, |_, _| published = true);
@@ -228,7 +230,7 @@ fn all_who_have_arrived_tell_all_once_one_does() {
     assert!(!group.members[2].steps.hear_arrival(STEP));
     let (words, stage) = (vec![5], Vec::new());
     let arrival = Arrival { group: GroupId(0), step: STEP, signature: SIGNATURE, words, stage };
-    assert!(group.members[2].steps.arrive(arrival.clone()));
+    assert!(group.members[2].steps.arrive(arrival.clone(), NO_LINES));
     let (leaders, told) = group.members[2].steps.tell_all(STEP).expect("it has arrived");
     assert_eq!((leaders.ranks.len(), told), (4, arrival));
     assert!(!group.members[2].steps.hear_arrival(STEP), "it has told all");
@@ -240,7 +242,13 @@ fn who_has_left_had_arrived_at_steps_of_its_use_up_to_its_last() {
     let group = Group::new(&[0, 1, 2], true, (1, 0));
     let (steps, rank) = (&group.members[0].steps, Rank(4));
     assert!(!steps.has_left_behind(rank, STEP));
-    let last = |step| LastStep { group: GroupId(0), step, finished: true };
+    let last = |step| LastStep {
+        group: GroupId(0),
+        step,
+        finished: true,
+        commit: Commit::default(),
+        digest: 0,
+    };
     steps.hear_leaving(rank, last(STEP + 1));
     let known: Vec<bool> = (0..3).map(|by| steps.has_left_behind(rank, STEP + by)).collect();
     assert_eq!(known, [true, true, false]);

@@ -111,7 +111,7 @@ impl Job {
 
     /// The end of a rank's commit, if it has come to one.
     fn end(&mut self, me: usize) -> Option<End> {
-        let end = match self.boards[me].standing(GROUP, |_| false, |_| false) {
+        let end = match self.boards[me].standing(GROUP, |_| false, |_| false, |_| None) {
             Standing::Waiting(_) => return None,
             Standing::Agreed(incarnation) => {
                 self.boards[me].agreed(GROUP, incarnation);

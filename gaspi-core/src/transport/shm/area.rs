@@ -20,8 +20,8 @@ use crate::transport::shm::job_label::JobLabel;
 use crate::transport::shm::pairs::PairWords;
 use crate::transport::shm::wakeup::WakeupSockets;
 use crate::wire::shared_layout::{
-    ARRIVAL_SLOT_BYTES, CONTROL_PAGE_BYTES, LIVENESS_BYTES, MARK_BYTES, OUTBOX_BUFFERS,
-    PASSIVE_SLOT_BYTES, SharedLayout,
+    ARRIVAL_SLOT_BYTES, CONTROL_PAGE_BYTES, LIVENESS_BYTES, OUTBOX_BUFFERS, PASSIVE_SLOT_BYTES,
+    SharedLayout,
 };
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -98,31 +98,6 @@ pub(crate) struct PassiveSlot {
     pub(crate) buffer: AtomicU32,
 }
 
-/// How far a rank has come in one group: written by the rank after each step, read by members that
-/// want to use the group's id for other members.
-#[repr(C, align(64))]
-#[derive(Debug)]
-pub(crate) struct Mark {
-    /// The last step whose arrival slots the rank no longer needs.
-    finished: AtomicU64,
-    /// How many wait for it to advance.
-    wanted: AtomicU32,
-    /// The last step at which all members are known to have arrived, of a rank that leads its node.
-    exchanged: AtomicU64,
-    /// The members of its last commit, for tools.
-    members: Runs,
-}
-
-/// A set of ranks as runs of neighbours: few suffice for nearly all groups.
-#[repr(C)]
-#[derive(Debug)]
-struct Runs {
-    /// Runs that are valid; more than there are if the set did not fit.
-    count: AtomicU32,
-    /// First and last rank, in the upper and lower half.
-    runs: [AtomicU32; 9],
-}
-
 /// Memory that is about to be touched.
 #[derive(Debug)]
 pub(crate) struct Claim<'a> {
@@ -148,23 +123,10 @@ impl Drop for OnSockets<'_> {
     }
 }
 
-/// Keeps a rank telling that it has finished a step.
-#[derive(Debug)]
-pub(crate) struct WatchSteps<'a> {
-    wanted: &'a AtomicU32,
-}
-
-impl Drop for WatchSteps<'_> {
-    fn drop(&mut self) {
-        self.wanted.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 // The layout gives each type its place.
 const _: () = {
     assert!(size_of::<ControlPage>() == CONTROL_PAGE_BYTES);
     assert!(size_of::<ArrivalSlot<AtomicU64>>() == ARRIVAL_SLOT_BYTES);
-    assert!(size_of::<Mark>() == MARK_BYTES);
     assert!(size_of::<PassiveSlot>() == PASSIVE_SLOT_BYTES);
     assert!(size_of::<AtomicU32>() == LIVENESS_BYTES);
 };
@@ -434,34 +396,6 @@ impl SharedArea {
         self.pairs(self.own)
     }
 
-    /// Tells tools with whom this rank commits `group`; the ranks ascend.
-    pub(crate) fn set_members(&self, group: usize, ranks: &[Rank]) {
-        let members = &self.mark(self.own, group).members;
-        let mut count = 0;
-        for run in ranks.chunk_by(|one, next| one.0 + 1 == next.0) {
-            if let (Some(word), [first, ..], [.., last]) = (members.runs.get(count), run, run) {
-                word.store(u32::from(first.0) << 16 | u32::from(last.0), Ordering::Relaxed);
-            }
-            count += 1;
-        }
-        // Release: pairs with the Acquire in `members`.
-        members.count.store(count as u32, Ordering::Release);
-    }
-
-    /// With whom `rank` committed `group` last, and whether these are all.
-    pub(crate) fn members(&self, rank: Rank, group: usize) -> (Vec<Rank>, bool) {
-        if group == 0 {
-            // It is there from the start, with everybody.
-            return ((0..self.layout.ranks()).map(|rank| Rank(rank as u16)).collect(), true);
-        }
-        let members = &self.mark(rank, group).members;
-        let count = members.count.load(Ordering::Acquire) as usize;
-        let words = members.runs.iter().take(count).map(|word| word.load(Ordering::Relaxed));
-        let exists = |rank: &u32| *rank < self.layout.ranks();
-        let ranks = words.flat_map(|word| word >> 16..=word & 0xffff).filter(exists);
-        (ranks.map(|rank| Rank(rank as u16)).collect(), count <= members.runs.len())
-    }
-
     #[inline]
     fn light(&self) -> Light {
         if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full }
@@ -530,54 +464,10 @@ impl SharedArea {
     pub(crate) fn arrival_slots(&self, rank: Rank, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
         self.at(self.layout.arrival_slots(rank, group))
     }
-
-    fn mark(&self, rank: Rank, group: usize) -> &Mark {
-        self.at(self.layout.mark(rank, group))
-    }
-
-    /// This rank no longer needs arrival slots of `group` up to `step`.
-    #[inline]
-    pub(crate) fn finish_step(&self, group: usize, step: u64) {
-        let mark = self.mark(self.own, group);
-        // Release: the reads of the arrival slots stay before it; pairs with the Acquire in
-        // `has_finished`.
-        mark.finished.store(step, Ordering::Release);
-        self.light().fence();
-        if mark.wanted.load(Ordering::Relaxed) != 0 {
-            self.wake_all();
-        }
-    }
-
-    /// Whether `rank` no longer needs arrival slots of `group` up to `step`.
-    pub(crate) fn has_finished(&self, rank: Rank, group: usize, step: u64) -> bool {
-        self.mark(rank, group).finished.load(Ordering::Acquire) >= step
-    }
-
-    /// All members of `group` have arrived at `step`, as this rank knows, which leads its node.
-    pub(crate) fn publish_exchanged(&self, group: usize, step: u64) {
-        // Release: what leaders have told is seen; pairs with the Acquire in `has_exchanged`.
-        self.mark(self.own, group).exchanged.store(step, Ordering::Release);
-    }
-
-    /// Whether all members of `group` have arrived at `step`, as `leader` knows, which may be a
-    /// step ahead.
-    #[inline]
-    pub(crate) fn has_exchanged(&self, leader: Rank, group: usize, step: u64) -> bool {
-        // Acquire: pairs with the Release in `publish_exchanged`.
-        let exchanged = self.mark(leader, group).exchanged.load(Ordering::Acquire);
-        // A step of a later use of the group is further ahead.
-        exchanged.wrapping_sub(step) <= 1
-    }
-
-    /// While the value lives, `rank` wakes all when it finishes a step of `group`. A sleeper's
-    /// fence orders it before his last look.
-    pub(crate) fn watch_steps(&self, rank: Rank, group: usize) -> WatchSteps<'_> {
-        let wanted = &self.mark(rank, group).wanted;
-        wanted.fetch_add(1, Ordering::Relaxed);
-        WatchSteps { wanted }
-    }
 }
 
 mod buffers;
+mod marks;
+pub(crate) use marks::WatchSteps;
 #[cfg(test)]
 mod tests;

@@ -78,7 +78,7 @@ structs! {
     RemoteAddress { segment, generation, offset }
     Arrival { group, step, signature, words as Words, stage as Bytes<STAGE_BYTES> }
     Lines { step, tag, signature, lines as LineWords }
-    LastStep { group, step, finished }
+    LastStep { group, step, finished, commit, digest }
 }
 
 impl Field for String {

@@ -85,7 +85,13 @@ fn groups() -> Vec<Frame> {
         passed_on,
         lines(vec![]),
         lines(vec![7, u64::MAX, 8]),
-        of_group(GroupMessage::Leaving(LastStep { group, step: REQUEST, finished: true })),
+        of_group(GroupMessage::Leaving(LastStep {
+            group,
+            step: REQUEST,
+            finished: true,
+            commit: Commit { attempt, incarnation: 0x1213 },
+            digest: 0x99,
+        })),
         digest(vec![]),
         digest(vec![
             Commit { attempt, incarnation: 0x1213 },

@@ -144,9 +144,13 @@ fn groups() -> impl Strategy<Value = Frame> {
         (any::<u8>(), lines()).prop_map(|(group, lines)| {
             of_group(GroupMessage::Lines { group: GroupId(group), lines })
         }),
-        (any::<u8>(), any::<u64>(), any::<bool>()).prop_map(|(group, step, finished)| {
-            of_group(GroupMessage::Leaving(LastStep { group: GroupId(group), step, finished }))
-        }),
+        (any::<u8>(), any::<u64>(), any::<bool>(), any::<(u64, u32)>(), any::<u64>()).prop_map(
+            |(group, step, finished, (attempt, incarnation), digest)| {
+                let (group, commit) = (GroupId(group), Commit { attempt, incarnation });
+                let last = LastStep { group, step, finished, commit, digest };
+                of_group(GroupMessage::Leaving(last))
+            }
+        ),
     ]
 }
 
