@@ -65,10 +65,19 @@ impl Announced {
         }
     }
 
-    /// The peer, which has left, has announced this commit last, if its list is this one.
-    fn hear_last(&mut self, group: GroupId, (commit, digest): (Commit, u64), ranks: &[Rank]) {
-        let Commit { attempt, incarnation } = commit;
-        if attempt > 0 && digest == digest_of(ranks) {
+    /// Where nothing else is known of it, counts on the last commit of a peer that has left, if it
+    /// is that of these ranks.
+    fn hear_last(
+        &mut self,
+        group: GroupId,
+        last_commit: impl FnOnce() -> Option<(Commit, u64)>,
+        ranks: &[Rank],
+    ) {
+        if self.queue.is_empty()
+            && let Some((Commit { attempt, incarnation }, digest)) = last_commit()
+            && attempt > 0
+            && digest == digest_of(ranks)
+        {
             let ranks = ranks.to_vec();
             self.hear(Announce { group, attempt, incarnation, ranks }, false);
         }
@@ -427,11 +436,7 @@ impl Board {
                 continue;
             }
             let announced = announced.entry((group, rank)).or_default();
-            if announced.queue.is_empty()
-                && let Some(last) = last_commit(rank)
-            {
-                announced.hear_last(group, last, &attempt.ranks);
-            }
+            announced.hear_last(group, || last_commit(rank), &attempt.ranks);
             let queue = &mut announced.queue;
             // Lists of failed commits, and lists with dead ranks.
             while queue.front().is_some_and(|entry| attempt.is_past(entry, &is_dead)) {
@@ -469,13 +474,11 @@ impl Board {
                 }
             }
         }
-        if let Some(bad) = bad {
-            return bad;
+        match bad {
+            Some(bad) => bad,
+            None if missing.is_empty() => Standing::Agreed(attempt.proposed()),
+            None => Standing::Waiting(missing),
         }
-        if !missing.is_empty() {
-            return Standing::Waiting(missing);
-        }
-        Standing::Agreed(attempt.proposed())
     }
 
     /// Whether the list of a rank of this node that has left may still come: what it has sent

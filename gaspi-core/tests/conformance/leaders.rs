@@ -1,6 +1,7 @@
 //! Steps of groups that span nodes: how many messages they take, and who sends them.
 
 use super::*;
+use gaspi_core::{CallKey, CallKind};
 use ranks::run_jobs;
 
 /// A job of nodes with so many ranks each, whose numbers are scattered over the nodes.
@@ -334,6 +335,84 @@ fn all_pass_the_last_barrier_that_one_is_late_for() {
     }
 }
 
+/// A step in which each rank tells of its number twice, in a word and in staging. Gives what came.
+fn exchange(rt: &Runtime, timeout: Timeout) -> gaspi_core::Result<Vec<u64>> {
+    let key = CallKey { kind: CallKind::Allreduce, arguments: 1, signature: 7, describe };
+    let mut call = rt.group_call(GroupId::ALL, key).expect("call");
+    if call.arrived() == call.step() {
+        let stage = call.stage(call.me(), call.step() + 1);
+        // SAFETY: this rank's stage of the step to come, which nobody else touches.
+        unsafe { stage.as_ptr().cast::<u64>().write(rt.rank().0.into()) };
+        call.stage_used(size_of::<u64>(), true);
+        call.arrive(&[rt.rank().0.into()]);
+    }
+    call.await_all(timeout.deadline())?;
+    let of = |member: usize| {
+        // SAFETY: published by the arrival just awaited.
+        let staged = unsafe { call.stage(member, call.step()).as_ptr().cast::<u64>().read() };
+        call.payload(member, call.step())[0] << 32 | staged
+    };
+    let found = (0..call.ranks().len()).map(of).collect();
+    call.finish();
+    Ok(found)
+}
+
+fn describe(signature: u64) -> String {
+    format!("exchange {signature}")
+}
+
+fn exchanged(size: u32) -> Vec<u64> {
+    (0..u64::from(size)).map(|rank| rank << 32 | rank).collect()
+}
+
+/// What ranks have told in a step comes to all, although each leaves as soon as it has it.
+fn all_get_what_was_told_in_the_last_step_that_one_is_late_for() {
+    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8)] {
+        for late in (0..size as u16).map(Rank) {
+            let together = ranks::Barrier::new(size as usize);
+            let job = |id: &str, rank| job_of(nodes, id, rank, size);
+            run_jobs(size, &Config::default(), job, |rt| {
+                if rt.rank() != late {
+                    let error = exchange(&rt, Timeout::Millis(1)).expect_err("one is late");
+                    assert!(error.is_timeout(), "{error}");
+                }
+                together.wait();
+                assert_eq!(exchange(&rt, LIMIT), Ok(exchanged(size)), "{}", rt.rank());
+                rt.term(LIMIT).expect("term");
+            });
+        }
+    }
+}
+
+/// A rank leaves a step that it has not finished. The others finish it, or are told who left.
+fn nobody_waits_for_ever_where_one_leaves_a_step_behind() {
+    for (nodes, size) in [(3, 7), (5, 10)] {
+        for leaver in (0..size as u16).map(Rank) {
+            let late = Rank((leaver.0 + 1) % size as u16);
+            let together = ranks::Barrier::new(size as usize);
+            let job = |id: &str, rank| job_of(nodes, id, rank, size);
+            run_jobs(size, &Config::default(), job, |rt| {
+                if rt.rank() != late {
+                    let error = exchange(&rt, Timeout::Millis(1)).expect_err("one is late");
+                    assert!(error.is_timeout(), "{error}");
+                }
+                if rt.rank() == leaver {
+                    rt.term(LIMIT).expect("term");
+                    together.wait();
+                    return;
+                }
+                together.wait();
+                match exchange(&rt, LIMIT) {
+                    Ok(found) => assert_eq!(found, exchanged(size), "{}", rt.rank()),
+                    Err(Error::RankLeft { .. }) => {}
+                    Err(error) => panic!("{} of {nodes} nodes: {error}", rt.rank()),
+                }
+                rt.term(LIMIT).expect("term");
+            });
+        }
+    }
+}
+
 tests! {
     TCP:
         first_members_of_nodes_send_few_messages_and_others_none,
@@ -348,5 +427,7 @@ tests! {
         a_leader_that_has_tried_keeps_nobody_from_the_barrier,
         a_member_that_cannot_do_its_part_is_named_by_all,
         all_pass_the_last_barrier_of_ranks_that_leave_at_once,
-        all_pass_the_last_barrier_that_one_is_late_for;
+        all_pass_the_last_barrier_that_one_is_late_for,
+        all_get_what_was_told_in_the_last_step_that_one_is_late_for,
+        nobody_waits_for_ever_where_one_leaves_a_step_behind;
 }
