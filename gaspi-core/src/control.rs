@@ -87,14 +87,6 @@ impl CallKind {
         self.has_report() && payload.first().is_some_and(|status| *status != DONE)
     }
 
-    /// Words of an arrival that leaders have to tell the others, of so many, where none failed.
-    fn line_words(self, payload: usize) -> usize {
-        match self {
-            CallKind::SegmentCreate | CallKind::SegmentUse => 0,
-            _ => payload,
-        }
-    }
-
     pub(crate) fn name(self) -> &'static str {
         match self {
             CallKind::Barrier => "barrier",

@@ -134,7 +134,9 @@ impl Inner {
         let locals = self.ranks.area.locals().iter().filter(others);
         let mapped = locals.filter(|rank| segment.is_mapped_by(**rank));
         for rank in registered.iter().chain(mapped) {
-            if self.ranks.liveness(*rank) == liveness::JOINED {
+            // Who has no connection has nothing under way. It may not have heard of the end when it
+            // connects: this rank then refuses what it asks for.
+            if self.ranks.liveness(*rank) == liveness::JOINED && self.is_reached(*rank) {
                 // Whoever cannot be told any more does not use it any more.
                 let _ = self.send_message(*rank, &revoke, Deadline::Now);
             }
@@ -234,7 +236,8 @@ impl Inner {
             Target::import(register, pid, descriptors, self.memory.shape)
                 .map_err(|error| error.to_string())?
         } else {
-            Target::remote(register, self.endpoints.usable_key(&register.keys))
+            let key = self.endpoints.usable_key(&register.keys);
+            Target::remote((register.size, register.generation), key)
         };
         log::debug!(
             "segment_register: {} of {peer} has {} and is {}",

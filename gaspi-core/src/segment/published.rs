@@ -1,8 +1,9 @@
-//! Segments that members of a node learn of with the step of a group, and map at first access.
+//! Segments that members of a group learn of with the step that makes them.
 //!
-//! An arrival tells which memory file a segment is, by the number of the owner's descriptor. A peer
-//! opens it by /proc, which the kernel allows to processes of the same user and pid namespace. It
-//! makes no connection, and takes no descriptor once the memory is mapped.
+//! An arrival tells how large a segment is, which ranks of other nodes need to know, and which
+//! memory file it is, by the number of the owner's descriptor. A peer of the node opens that by
+//! /proc at first access, which the kernel allows to processes of the same user and pid namespace.
+//! It makes no connection, and takes no descriptor once the memory is mapped.
 
 use super::{Control, Data, FILE_NAME, Reach, Segment, Shape, Target};
 use crate::error::{Error, Result};
@@ -10,16 +11,17 @@ use crate::ids::{Rank, SegmentId};
 use crate::os::process;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// Words of an arrival that say where a segment is; all zero for one that is registered otherwise.
+/// Words of an arrival that say where a segment is; all zero where none was made.
 pub(crate) const PUBLISHED_WORDS: usize = 4;
 
-/// Where the memory of a segment is, for ranks of its node.
+/// Where the memory of a segment is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Published {
     pub(crate) generation: u32,
     pub(crate) size: u64,
-    /// The owner's descriptor of the memory file.
-    file: u32,
+    /// The owner's descriptor of the memory file, for ranks of its node; none for memory of the
+    /// program, which cannot be opened.
+    file: Option<u32>,
     /// That of the reserved huge pages which hold the data, where there are such.
     huge: Option<u32>,
     /// The owner's, which the file holds too.
@@ -29,22 +31,29 @@ pub(crate) struct Published {
 impl Published {
     /// As words of an arrival.
     pub(crate) fn words(&self) -> [u64; PUBLISHED_WORDS] {
-        let huge = self.huge.map_or(0, |huge| u64::from(huge) + 1);
-        [u64::from(self.generation) << 32 | u64::from(self.file), self.size, huge, self.nonce]
+        let [file, huge] =
+            [self.file, self.huge].map(|number| number.map_or(0, |number| u64::from(number) + 1));
+        [u64::from(self.generation) << 32 | file, self.size, huge, self.nonce]
     }
 
     /// From words of an arrival.
     pub(crate) fn from_words(words: [u64; PUBLISHED_WORDS]) -> Option<Published> {
         let [word, size, huge, nonce] = words;
-        let (generation, file) = ((word >> 32) as u32, word as u32);
+        let (generation, file) = ((word >> 32) as u32, u64::from(word as u32));
+        let number = |word: u64| word.checked_sub(1).map(|number| number as u32);
         // Generations begin with 1.
         (generation != 0).then(|| Published {
             generation,
             size,
-            file,
-            huge: huge.checked_sub(1).map(|huge| huge as u32),
+            file: number(file),
+            huge: number(huge),
             nonce,
         })
+    }
+
+    /// Whether ranks of its node can map it by this.
+    pub(crate) fn is_open(&self) -> bool {
+        self.file.is_some()
     }
 
     /// Maps the segment of the process `pid`, for rank `me`. `None` if it has been deleted.
@@ -59,7 +68,7 @@ impl Published {
         me: Rank,
     ) -> Result<Option<Target>> {
         let mut files: Vec<OwnedFd> = Vec::new();
-        for number in [Some(self.file), self.huge].into_iter().flatten() {
+        for number in [self.file, self.huge].into_iter().flatten() {
             match process::open_memory_of(pid, number, FILE_NAME) {
                 Ok(Some(file)) => files.push(file),
                 Ok(None) => return Ok(None),
@@ -89,19 +98,17 @@ impl Published {
 }
 
 impl Segment {
-    /// Where it is, for ranks of this node that may open descriptors of this process. `nonce` is
-    /// this rank's. Memory of the program cannot be opened.
-    pub(crate) fn publish(&self, nonce: u64) -> Option<Published> {
-        let Data::Mapped { file: huge, .. } = &self.data else { return None };
+    /// Where it is, for members of the group that makes it. `nonce` is this rank's.
+    pub(crate) fn publish(&self, nonce: u64) -> Published {
         self.control.identify(self.generation, nonce);
         let number = |file: &OwnedFd| file.as_raw_fd().cast_unsigned();
-        Some(Published {
-            generation: self.generation,
-            size: self.size,
-            file: number(&self.file),
-            huge: huge.as_ref().map(number),
-            nonce,
-        })
+        let (file, huge) = match &self.data {
+            Data::Mapped { file: huge, .. } => {
+                (Some(number(&self.file)), huge.as_ref().map(number))
+            }
+            _ => (None, None),
+        };
+        Published { generation: self.generation, size: self.size, file, huge, nonce }
     }
 }
 
@@ -123,7 +130,7 @@ mod tests {
 
     #[test]
     fn words_say_which_file_it_is() {
-        let published = segment(7).publish(NONCE).unwrap();
+        let published = segment(7).publish(NONCE);
         assert_eq!(Published::from_words(published.words()), Some(published));
         let huge = Published { huge: Some(0), ..published };
         assert_eq!(Published::from_words(huge.words()), Some(huge));
@@ -133,7 +140,7 @@ mod tests {
     #[test]
     fn whoever_maps_it_is_known_to_its_owner() {
         let segment = segment(7);
-        let published = segment.publish(NONCE).unwrap();
+        let published = segment.publish(NONCE);
         assert!(!segment.is_mapped_by(Rank(1)));
         let target = map(&published).unwrap().expect("it is there");
         assert!(segment.is_mapped_by(Rank(1)) && !segment.is_mapped_by(Rank(0)));
@@ -145,7 +152,7 @@ mod tests {
     #[test]
     fn a_deleted_segment_is_not_mapped() {
         let segment = segment(7);
-        let published = segment.publish(NONCE).unwrap();
+        let published = segment.publish(NONCE);
         segment.end();
         assert!(map(&published).unwrap().is_none());
     }
@@ -153,7 +160,7 @@ mod tests {
     #[test]
     fn another_file_under_the_same_number_is_not_taken_for_it() {
         let later = segment(8);
-        let published = Published { generation: 7, ..later.publish(NONCE).unwrap() };
+        let published = Published { generation: 7, ..later.publish(NONCE) };
         assert!(map(&published).unwrap().is_none());
         let stranger = Published { generation: 8, nonce: NONCE + 1, ..published };
         assert!(map(&stranger).unwrap().is_none());
@@ -165,14 +172,14 @@ mod tests {
         let segment = segment(7);
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         for file in [1 << 20, one.as_raw_fd().cast_unsigned()] {
-            let published = Published { file, ..segment.publish(NONCE).unwrap() };
+            let published = Published { file: Some(file), ..segment.publish(NONCE) };
             assert!(map(&published).unwrap().is_none());
         }
     }
 
     #[test]
     fn a_process_that_has_ended_has_no_segment() {
-        let published = segment(7).publish(NONCE).unwrap();
+        let published = segment(7).publish(NONCE);
         // No process has this number.
         assert!(published.map(SegmentId(3), 0, SHAPE, Rank(1)).unwrap().is_none());
     }

@@ -140,14 +140,14 @@ impl Target {
     }
 
     /// A segment of a rank of another node, which this rank's device reaches by `key`.
-    pub(crate) fn remote(register: &Register, key: Option<MemoryKey>) -> Target {
+    pub(crate) fn remote((size, generation): (u64, u32), key: Option<MemoryKey>) -> Target {
         Target {
             alive: &raw const THERE,
             notifications: std::ptr::null(),
             data: std::ptr::null_mut(),
             mapped: 0,
-            size: register.size,
-            generation: register.generation,
+            size,
+            generation,
             reach: match key {
                 Some(MemoryKey { key, address, .. }) => Reach::Device { key, address },
                 None => Reach::Remote,

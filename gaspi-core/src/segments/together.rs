@@ -6,8 +6,8 @@ use crate::diagnostics;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::runtime::Inner;
-use crate::segment::Segment;
 use crate::segment::published::{PUBLISHED_WORDS, Published};
+use crate::segment::{Segment, Target};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, waiting};
 
@@ -58,7 +58,9 @@ impl Inner {
         if call.cursor() == REGISTERING {
             let registered = own.as_ref().ok_or_else(|| self.no_segment(segment)).and_then(|own| {
                 let course = waiting(Call::MakeKnown, segment.0);
-                let ranks = self.to_be_told(own, call.ranks());
+                let (ranks, others): (Vec<Rank>, Vec<Rank>) = self.to_be_told(own, call.ranks());
+                let remote = others.into_iter().filter(|rank| !self.ranks.is_local(*rank));
+                own.registered.lock().extend(remote);
                 self.register_all(own, &ranks, deadline, course, |rank| call.lacks(rank))
             });
             match registered {
@@ -90,7 +92,7 @@ impl Inner {
         let failure = call.failure();
         let [status, details] = call.report(failure.as_ref());
         let own = self.memory.segments.get_arc(segment);
-        let published = own.and_then(|own| own.publish(self.memory.nonce));
+        let published = own.map(|own| own.publish(self.memory.nonce));
         let [w0, w1, w2, w3] = published.map_or([0; PUBLISHED_WORDS], |it| it.words());
         call.arrive(&[status, details, w0, w1, w2, w3]);
         let met = call.await_all(deadline);
@@ -112,29 +114,57 @@ impl Inner {
             call.reported(member, told(member), what, deadline)
         });
         let failure = failure.or(met.err()).or(failed);
-        if failure.is_none() && self.ranks.area.locals().len() > MAPPED_AT_ONCE {
-            for (member, rank) in call.ranks().iter().enumerate() {
-                if *rank == self.ranks.me || !self.ranks.is_local(*rank) {
-                    continue;
-                }
-                let [_, _, published @ ..] = call.payload(member, call.step());
-                if let Some(published) = Published::from_words(published) {
-                    self.ranks.learn_published(*rank, segment, published);
-                }
-            }
+        if failure.is_none() {
+            self.learn_of_all(&call, segment);
         }
         call.finish();
         Ok(failure)
     }
 
-    /// The members that hear of a new segment by a message each. In a node of many ranks those of
-    /// it find it by what the arrivals publish.
-    fn to_be_told(&self, segment: &Segment, members: &[Rank]) -> Vec<Rank> {
-        let finds_it =
-            |rank: Rank| self.ranks.is_local(rank) && self.ranks.area.may_open_descriptors(rank);
+    /// Learns of the members' segments by what their arrivals publish, unless they have registered
+    /// them already.
+    fn learn_of_all(&self, call: &GroupCall<'_>, segment: SegmentId) {
+        let maps_later = self.ranks.area.locals().len() > MAPPED_AT_ONCE;
+        for (member, rank) in call.ranks().iter().enumerate() {
+            let is_local = self.ranks.is_local(*rank);
+            if *rank == self.ranks.me || is_local && !maps_later {
+                continue;
+            }
+            let [_, _, published @ ..] = call.payload(member, call.step());
+            let Some(published) = Published::from_words(published) else { continue };
+            if !is_local {
+                self.learn_of_remote(*rank, segment, &published);
+            } else if published.is_open() {
+                self.ranks.learn_published(*rank, segment, published);
+            }
+        }
+    }
+
+    fn learn_of_remote(&self, rank: Rank, segment: SegmentId, published: &Published) {
+        let Published { generation, size, .. } = *published;
+        if self.ranks.target_generation(rank, segment) == Some(generation) {
+            return;
+        }
+        log::debug!("{segment} of {rank} has {}", diagnostics::bytes(size));
+        // If it has died, whatever needs the segment says so.
+        let _ = self.ranks.learn_target(rank, segment, Target::remote((size, generation), None));
+    }
+
+    /// The members that hear of a new segment by a message each, and the others, which find it by
+    /// what arrivals publish: those of other nodes unless they need keys of this rank's device, and
+    /// those of a node of many ranks.
+    fn to_be_told(&self, segment: &Segment, members: &[Rank]) -> (Vec<Rank>, Vec<Rank>) {
         let of_node = members.iter().filter(|rank| self.ranks.is_local(**rank)).count();
         let published = of_node > MAPPED_AT_ONCE && segment.is_mapped();
-        members.iter().copied().filter(|rank| !published || !finds_it(*rank)).collect()
+        let has_device = self.endpoints.verbs(self).is_some();
+        let others = members.iter().copied().filter(|rank| *rank != self.ranks.me);
+        others.partition(|rank| {
+            if self.ranks.is_local(*rank) {
+                !published || !self.ranks.area.may_open_descriptors(*rank)
+            } else {
+                has_device
+            }
+        })
     }
 
     /// Maps a segment of `rank` that was published.

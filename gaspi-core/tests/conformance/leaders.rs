@@ -64,13 +64,23 @@ fn first_members_of_nodes_send_few_messages_and_others_none() {
     }
 }
 
-fn a_segment_that_is_made_costs_each_member_its_registrations_alone() {
-    let (nodes, size) = (4, 8);
-    let make_one = |rt: &Runtime| {
-        make(rt, S0, 64);
-        rt.segment_delete(S0).expect("delete");
-    };
-    assert_few(nodes, &counted(nodes, size, make_one), "segment_create");
+/// The step tells members of other nodes all that they need of a segment.
+fn a_segment_that_is_made_costs_a_step() {
+    for (nodes, each) in [(24, 1), (4, 2), (2, 20)] {
+        let make_one = |rt: &Runtime| {
+            // So that nobody is late.
+            meet(rt);
+            let before = messages(rt);
+            make(rt, S0, 64);
+            let sent = messages(rt) - before;
+            let next = Rank((rt.rank().0 + 1) % (nodes * each) as u16);
+            assert_eq!(rt.segment_size(S0, next), Ok(64));
+            meet(rt);
+            rt.segment_delete(S0).expect("delete");
+            sent
+        };
+        assert_few(nodes, &counted_of(nodes, nodes * each, make_one), "segment_create");
+    }
 }
 
 fn a_commit_goes_by_the_first_members_of_nodes() {
@@ -416,7 +426,7 @@ fn nobody_waits_for_ever_where_one_leaves_a_step_behind() {
 tests! {
     TCP:
         first_members_of_nodes_send_few_messages_and_others_none,
-        a_segment_that_is_made_costs_each_member_its_registrations_alone,
+        a_segment_that_is_made_costs_a_step,
         a_commit_goes_by_the_first_members_of_nodes,
         commits_in_a_row_do_not_overtake_each_other,
         differing_lists_are_told_to_all_nodes,

@@ -353,6 +353,7 @@ fn ranks_of_a_crowded_node_reach_each_other_by_every_procedure() {
         let (me, size) = (u64::from(rt.rank().0), u64::from(MANY));
         let at = |distance: u64| Rank(((me + distance) % size) as u16);
         let from = |distance: u64| (me + size - distance) % size;
+        rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
         for round in 1..4u64 {
             let size_of = |rank: Rank| 256 + 64 * round + u64::from(rank.0) * 8;
             rt.segment_create(S0, size_of(rt.rank()), GroupId::ALL, LIMIT, Init::Zeroed)
@@ -379,15 +380,20 @@ fn ranks_of_a_crowded_node_reach_each_other_by_every_procedure() {
             for id in [2, 3] {
                 assert_eq!(rt.notify_reset(S0, NotificationId(id)), Ok(id));
             }
-            // No rank is told that has not mapped it: the next access tells.
             rt.segment_delete(S0).expect("delete");
             meet(rt);
-            for distance in [1, 8] {
-                // To a rank of another node the news travels beside the barrier.
-                soon("the delete", || {
-                    let size = rt.segment_size(S0, at(distance));
-                    matches!(size, Err(Error::InvalidSegment { .. }))
-                });
+            // To a rank of another node the news travels beside the barrier.
+            soon("the delete", || {
+                let size = rt.segment_size(S0, at(1));
+                matches!(size, Err(Error::InvalidSegment { .. }))
+            });
+            // No rank is told that has not accessed it: the next access tells.
+            match rt.read(&Transfer { local: S1, ..eight(at(8)) }, Q0, LIMIT) {
+                Ok(()) => {
+                    fails!(rt.wait(Q0, LIMIT), Error::RequestFailed { .. });
+                    rt.queue_purge(Q0, LIMIT).expect("purge");
+                }
+                Err(error) => assert!(matches!(error, Error::InvalidSegment { .. }), "{error}"),
             }
             meet(rt);
         }

@@ -107,7 +107,10 @@ impl Inner {
             };
             View { target, copies }
         } else {
-            View { target: Target::remote(register, None), copies: None }
+            View {
+                target: Target::remote((register.size, register.generation), None),
+                copies: None,
+            }
         };
         let answer = view.copies.is_some().into();
         *self.channels.views[peer.index()].lock() =
