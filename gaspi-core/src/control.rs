@@ -87,6 +87,15 @@ impl CallKind {
         self.has_report() && payload.first().is_some_and(|status| *status != DONE)
     }
 
+    /// Words of an arrival that leaders have to tell the others, of so many, where none failed.
+    fn line_words(self, payload: usize) -> usize {
+        match self {
+            // The report, generation and size. The rest is for ranks of the node, which see it.
+            CallKind::SegmentCreate | CallKind::SegmentUse => payload.min(4),
+            _ => payload,
+        }
+    }
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             CallKind::Barrier => "barrier",

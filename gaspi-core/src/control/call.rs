@@ -133,8 +133,10 @@ impl GroupCall<'_> {
         if !committed.remote {
             return;
         }
-        let width =
-            LineWidth { words: payload.len(), staged: self.staged.div_ceil(size_of::<u64>()) };
+        let width = LineWidth {
+            words: self.key.kind.line_words(payload.len()),
+            staged: self.staged.div_ceil(size_of::<u64>()),
+        };
         let alike = self.staged == 0 || self.staged_alike;
         let may_tell = committed.leaders.as_ref().is_some_and(|leaders| leaders.may_tell(width));
         let (has_leaders, fails) = (committed.leaders.is_some(), self.key.kind.has_failed(payload));
