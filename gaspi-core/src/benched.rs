@@ -93,13 +93,12 @@ fn card(rank: u16) -> Card {
         rank: Rank(rank),
         pid: 1000 + i32::from(rank),
         start_time: 123_456,
-        instance: 7,
+        instance: u64::from(rank),
         node: 1,
         machine: 1,
-        address: format!("gaspi-rank-{rank:032x}"),
         endpoints: vec!["192.0.2.1:40000".parse().expect("an address")],
-        host: "node17.cluster".to_owned(),
-        cpus: vec![u64::MAX; 2],
-        networks: Vec::new(),
+        host: "node17.cluster".into(),
+        cpus: [u64::MAX; 2].into(),
+        networks: [].into(),
     }
 }

@@ -400,7 +400,7 @@ impl Runtime {
     /// Ranks on this rank's host, however they reach each other.
     pub fn host_size(&self) -> u32 {
         let own = self.host();
-        self.inner.ranks.cards.iter().filter(|card| card.host == own).count() as u32
+        self.inner.ranks.cards.iter().filter(|card| *card.host == *own).count() as u32
     }
 
     /// What carries data to ranks of other nodes: the network of this rank's device, or else

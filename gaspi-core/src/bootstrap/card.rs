@@ -2,6 +2,7 @@
 
 use crate::ids::Rank;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 /// Addresses of one rank, at most.
 pub(crate) const ENDPOINTS_MAX: usize = 64;
@@ -19,7 +20,7 @@ pub struct Card {
     /// When that process was started (field 22 of /proc/PID/stat): with the pid it names one
     /// process.
     pub start_time: u64,
-    /// Random; tells ranks that are threads of one process apart.
+    /// Random; names the rank's listener.
     pub instance: u64,
     /// Ranks of the same node share memory. The exchange makes sure that they can.
     pub node: u64,
@@ -27,14 +28,19 @@ pub struct Card {
     /// namespace, so that their process ids mean the same and their addresses are each other's
     /// own. The exchange sets it.
     pub machine: u64,
-    /// The abstract name of the rank's own listener, for ranks of its node.
-    pub address: String,
     /// Where its listener for other nodes answers; empty where there are none.
     pub endpoints: Vec<SocketAddr>,
     /// Its machine.
-    pub host: String,
+    pub host: Arc<str>,
     /// The cores that it may use, as a mask.
-    pub cpus: Vec<u64>,
+    pub cpus: Arc<[u64]>,
     /// The IP networks of RoCE ports that it could use, with their bits, the best one first.
-    pub networks: Vec<(IpAddr, u8)>,
+    pub networks: Arc<[(IpAddr, u8)]>,
+}
+
+impl Card {
+    /// The abstract name of the rank's listener, for ranks of its node.
+    pub(crate) fn listener(&self) -> String {
+        format!("gaspi-rank-{:016x}", self.instance)
+    }
 }

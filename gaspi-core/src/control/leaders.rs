@@ -228,7 +228,7 @@ fn is_crowded(cards: &[Card], ranks: &[Rank]) -> bool {
     machines.iter().any(|machine| {
         let here = || cards.iter().filter(|card| card.machine == *machine);
         // Without quotas: each rank knows its own only.
-        here().count() as u32 > affinity::cores_of(here().map(|card| card.cpus.as_slice()))
+        here().count() as u32 > affinity::cores_of(here().map(|card| &*card.cpus))
     })
 }
 

@@ -115,7 +115,7 @@ fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
 /// What the others of the job have to know about this rank.
 fn card(
     job: &Job,
-    address: String,
+    instance: u64,
     (endpoints, networks): (Vec<SocketAddr>, Vec<(IpAddr, u8)>),
 ) -> Result<Card> {
     let pid = std::process::id().cast_signed();
@@ -123,7 +123,7 @@ fn card(
         rank: job.rank,
         pid,
         start_time: process::own_start_time().unwrap_or(0),
-        instance: random_u64()?,
+        instance,
         node: match (job.node, job.transport) {
             (Some(node), _) => node,
             // A node of its own.
@@ -131,11 +131,10 @@ fn card(
             (None, _) => 0,
         },
         machine: 0,
-        address,
         endpoints,
-        host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
-        cpus: affinity::mask(),
-        networks,
+        host: job.hosts.get(job.rank.index()).map_or("", String::as_str).into(),
+        cpus: affinity::mask().into(),
+        networks: networks.into(),
     })
 }
 
@@ -160,12 +159,11 @@ impl PendingInit {
         let stage = if job.size == 1 {
             Stage::Single
         } else {
-            let address = format!("gaspi-rank-{:032x}", u128::from_ne_bytes(random()?));
-            let listener = socket::listen(&address)
-                .map_err(|error| Error::os("making the listener of this rank", &error))?;
             let (endpoints, addresses) = listen(&job)?;
             let networks = networks(&job, &config, device.as_ref())?;
-            let card = card(&job, address, (addresses, networks))?;
+            let card = card(&job, random_u64()?, (addresses, networks))?;
+            let listener = socket::listen(&card.listener())
+                .map_err(|error| Error::os("making the listener of this rank", &error))?;
             let gathering = Box::new(Client::new(&job, &config, card)?);
             let gathering = gathering.agreeing(atomics_by::agreed(&job, device.as_ref()));
             Stage::Client { gathering, listener: Some(listener), endpoints }
@@ -195,7 +193,7 @@ impl PendingInit {
         let deadline = timeout.deadline();
         match &mut self.stage {
             Stage::Single => {
-                let own = card(&self.job, String::new(), (Vec::new(), Vec::new()))?;
+                let own = card(&self.job, 0, (Vec::new(), Vec::new()))?;
                 let area = SharedArea::single(self.config.group_max)?;
                 // Nobody connects.
                 let (token, key) = ([0; 16], [0; KEY_BYTES]);
@@ -226,8 +224,9 @@ impl PendingInit {
                 let mut area = area.labelled(&self.job.id);
                 let mut wakeup_socket = None;
                 if remote {
-                    wakeup_socket = Some(WakeupSockets::bind(&table.cards[rank.index()].address)?);
-                    let listeners = locals.map(|card| (card.rank, card.address.clone()));
+                    wakeup_socket =
+                        Some(WakeupSockets::bind(&table.cards[rank.index()].listener())?);
+                    let listeners = locals.map(|card| (card.rank, card.listener()));
                     area = area.with_wakeup_sockets(WakeupSockets::new(listeners)?);
                 }
                 let endpoints = EndpointTable::new(
@@ -349,7 +348,7 @@ impl PendingInit {
         let (size, me) = (self.job.size, self.job.rank);
         let card_of = |rank: u32| {
             let job = Job { rank: Rank(rank as u16), node: Some(rank.into()), ..self.job.clone() };
-            card(&job, String::new(), (Vec::new(), Vec::new()))
+            card(&job, 0, (Vec::new(), Vec::new()))
         };
         let cards = (0..size).map(card_of).collect::<Result<_>>()?;
         let area = SharedArea::alone(size, self.config.group_max, me)?;
@@ -368,7 +367,7 @@ impl PendingInit {
 pub(super) fn of_machine(cards: &[Card], rank: Rank) -> (u32, u32) {
     let machine = cards[rank.index()].machine;
     let here = || cards.iter().filter(|card| card.machine == machine);
-    (here().count() as u32, affinity::usable_cores(here().map(|card| card.cpus.as_slice())))
+    (here().count() as u32, affinity::usable_cores(here().map(|card| &*card.cpus)))
 }
 
 fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {

@@ -153,7 +153,7 @@ pub(super) fn with_device(
 ) -> Result<Endpoints> {
     let host = &cards[job.rank.index()].host;
     let sharers = cards.iter().filter(|card| card.host == *host).count() as u32;
-    let favoured = verbs::favoured(cards.iter().map(|card| card.networks.as_slice()));
+    let favoured = verbs::favoured(cards.iter().map(|card| &*card.networks));
     if let Some(device) = device {
         let device = in_shared_network(device, favoured, (job, config))?;
         device.share_among(sharers);

@@ -16,14 +16,13 @@ pub(super) fn sample_card() -> Card {
         instance: 0x2122_2324_2526_2728,
         node: 0x3132_3334_3536_3738,
         machine: 0x4142_4344_4546_4748,
-        address: "gaspi-ä".to_owned(),
         endpoints: vec![
             SocketAddr::new(Ipv4Addr::new(192, 0, 2, 1).into(), 4711),
             SocketAddr::new(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into(), 80),
         ],
-        host: "node7".to_owned(),
-        cpus: vec![3, u64::MAX],
-        networks: vec![(Ipv4Addr::new(198, 51, 100, 0).into(), 24)],
+        host: "nodeä".into(),
+        cpus: [3, u64::MAX].into(),
+        networks: [(Ipv4Addr::new(198, 51, 100, 0).into(), 24)].into(),
     }
 }
 
@@ -66,13 +65,13 @@ fn relayed() -> Vec<Arc<[u8]>> {
     let [failure, ..] = failures();
     let cards = Message::Cards(vec![sample_card()]).encode();
     vec![
-        ToHub::Hello { version: 4 }.encode(),
+        ToHub::Hello { version: 6 }.encode(),
         ToHub::Relayed { connection: 0x0102_0304_0506_0708, message: message() }.encode(),
         ToHub::Closed { connection: 9 }.encode(),
         ToHub::Failed { rank: Rank(2), failure }.encode(),
         ToHub::Started { rank: Rank(3), pid: -7 }.encode(),
         ToHub::Gone { rank: Rank(4), how: "exit status 1".to_owned() }.encode(),
-        ToRelay::Hello { version: 4 }.encode(),
+        ToRelay::Hello { version: 6 }.encode(),
         ToRelay::Send { connections: vec![1, 2], message: message() }.encode(),
         ToRelay::Refuse { connections: vec![3], message: message() }.encode(),
         ToRelay::Cards(cards.into()).encode(),

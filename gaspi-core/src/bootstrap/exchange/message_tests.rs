@@ -14,8 +14,8 @@ pub(crate) fn card() -> impl Strategy<Value = Card> {
     );
     let process = (any::<u16>(), any::<i32>(), any::<[u64; 4]>());
     let networks = prop::collection::vec((any::<IpAddr>(), any::<u8>()), 0..4);
-    (process, ".{0,90}", endpoints, ".{0,40}", (cpus, networks)).prop_map(
-        |(process, address, endpoints, host, (cpus, networks))| {
+    (process, endpoints, ".{0,40}", (cpus, networks)).prop_map(
+        |(process, endpoints, host, (cpus, networks))| {
             let (rank, pid, [start_time, instance, node, machine]) = process;
             Card {
                 rank: Rank(rank),
@@ -24,11 +24,10 @@ pub(crate) fn card() -> impl Strategy<Value = Card> {
                 instance,
                 node,
                 machine,
-                address,
                 endpoints,
-                host,
-                cpus,
-                networks,
+                host: host.into(),
+                cpus: cpus.into(),
+                networks: networks.into(),
             }
         },
     )
@@ -155,10 +154,9 @@ fn many_cards_take_several_bounded_frames() {
     let cards: Vec<Card> = (0..3000u16)
         .map(|rank| Card {
             rank: Rank(rank),
-            address: "a".repeat(100),
             endpoints: vec![SocketAddr::new([192, 0, 2, 1].into(), 5); 10],
-            host: "h".repeat(200),
-            cpus: vec![u64::MAX; if rank % 100 == 0 { CPU_WORDS_MAX } else { 4 }],
+            host: format!("{rank}{}", "h".repeat(200)).into(),
+            cpus: vec![rank.into(); if rank % 100 == 0 { CPU_WORDS_MAX } else { 4 }].into(),
             ..sample_card()
         })
         .collect();
@@ -173,6 +171,55 @@ fn many_cards_take_several_bounded_frames() {
         again.extend(part);
     }
     assert_eq!(again, cards);
+}
+
+/// Ranks of hosts with two addresses, each bound to cores of its own.
+fn cards_of_hosts(size: u32, per_host: u16) -> Vec<Card> {
+    let card = |rank: u16| {
+        let (host, nth) = (rank / per_host, rank % per_host);
+        let [high, low] = host.to_be_bytes();
+        let addresses = [[10, 0, high, low], [10, 1, high, low]];
+        Card {
+            rank: Rank(rank),
+            pid: 4_000_000 + i32::from(nth),
+            start_time: u64::from(rank) << 20,
+            instance: u64::from(rank).wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            node: u64::from(host) + 7,
+            machine: u64::from(host) + 7,
+            endpoints: addresses.map(|at| SocketAddr::new(at.into(), 30_000 + nth)).to_vec(),
+            host: format!("node{host:04}.cluster").into(),
+            cpus: [1 << (nth % 64), 0].into(),
+            networks: [([10, 1, high, low].into(), 16)].into(),
+        }
+    };
+    (0..size as u16).map(card).collect()
+}
+
+#[test]
+fn a_card_takes_40_bytes_of_a_rank_and_200_of_a_host() {
+    for (size, per_host) in [(1_024, 64), (10_000, 100), (65_535, 64)] {
+        let cards = cards_of_hosts(size, per_host);
+        let frames = encode_cards(&cards);
+        let bytes: usize = frames.iter().map(Vec::len).sum();
+        let hosts = size.div_ceil(per_host.into());
+        assert!(bytes <= 40 * size as usize + 200 * hosts as usize, "{bytes} of {size}");
+        let part = |frame: &Vec<u8>| match Message::decode(frame) {
+            Ok(Some((Message::Cards(part), _))) => part,
+            other => panic!("{other:?}"),
+        };
+        let again: Vec<Card> = frames.iter().flat_map(part).collect();
+        assert_eq!(again, cards);
+    }
+}
+
+#[test]
+fn cards_of_unknown_hosts_are_refused() {
+    let mut frame = Message::Cards(cards_of_hosts(2, 1)).encode();
+    assert!(matches!(Message::decode(&frame), Ok(Some(_))));
+    // The last card is 29 bytes long; the number of its host follows the rank.
+    let at = frame.len() - 29 + 2;
+    frame[at] += 1;
+    assert_eq!(Message::decode(&frame), Err(DecodeError::Invalid("a card of an unknown host")));
 }
 
 #[test]

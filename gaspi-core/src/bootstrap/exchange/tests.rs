@@ -23,8 +23,7 @@ pub(crate) fn card(job: &Job) -> Card {
         pid: 0,
         start_time: crate::os::process::start_time(std::process::id() as i32).expect("own"),
         instance: u64::from(job.rank.0) + 100,
-        address: format!("address-{}", job.rank.0),
-        host: job.hosts[job.rank.index()].clone(),
+        host: job.hosts[job.rank.index()].as_str().into(),
         ..sample_card()
     }
 }
@@ -98,7 +97,7 @@ fn check_tables(tables: &[Table], size: u32) {
         assert_eq!(table.cards.len(), size as usize);
         for (rank, card) in table.cards.iter().enumerate() {
             assert_eq!(card.rank.index(), rank);
-            assert_eq!(card.address, format!("address-{rank}"));
+            assert_eq!(card.instance, rank as u64 + 100);
             assert_eq!(card.pid, std::process::id() as i32);
         }
         assert_eq!(table.token, tables[0].token);

@@ -356,10 +356,10 @@ impl EndpointTable {
             let hello = Frame::Hello { rank: up.ranks().me, token: self.identity.token };
             // There is no socket yet that could be broken.
             let _ = connection.send(&self.sets.data, Outgoing::new(&hello), || ());
-            let address = &up.ranks().cards[rank.index()].address;
+            let address = up.ranks().cards[rank.index()].listener();
             self.dialing.forget_error(rank);
             let making = self.connections.making();
-            let fd = socket::connect(address)
+            let fd = socket::connect(&address)
                 .map_err(|error| Error::os(format!("connecting to {rank}"), &error))?;
             drop(making);
             self.establish(up, &connection, fd)?;

@@ -136,7 +136,7 @@ fn ranks_of_several_machines_meet_and_meet_again() {
         for (rank, table) in tables.iter().enumerate() {
             assert_eq!((&table.cards, table.key), (&tables[0].cards, tables[0].key));
             let own = &table.cards[rank];
-            assert_eq!((own.rank.index(), own.host.as_str()), (rank, HOSTS[rank]));
+            assert_eq!((own.rank.index(), &*own.host), (rank, HOSTS[rank]));
             for (other, card) in table.cards.iter().enumerate() {
                 let same = HOSTS[rank] == HOSTS[other];
                 assert_eq!(own.node == card.node, same, "{rank} {other}");

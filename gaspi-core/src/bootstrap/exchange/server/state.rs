@@ -12,6 +12,7 @@ use crate::bootstrap::exchange::message::{ATOMICS_FIELD, Failure, Join, MISSING_
 use crate::bootstrap::exchange::start_status::StartStatus;
 use crate::ids::Rank;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 
 /// A connection, numbered by the owner of the sockets. A number is never reused.
 pub(crate) type ConnectionId = u64;
@@ -87,7 +88,7 @@ struct Claim {
     pid: i32,
     start_time: u64,
     /// Its host, as it says.
-    host: String,
+    host: Arc<str>,
     life: Life,
 }
 
@@ -383,7 +384,7 @@ impl ServerState {
             connection,
             pid: join.card.pid,
             start_time: join.card.start_time,
-            host: join.card.host.clone(),
+            host: Arc::clone(&join.card.host),
             life: Life::Waiting,
         });
         self.ranks.insert(connection, rank);

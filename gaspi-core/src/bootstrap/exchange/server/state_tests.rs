@@ -11,7 +11,7 @@ fn join_of(rank: u16, size: u32) -> Join {
         card: Card {
             rank: Rank(rank),
             pid: 1000 + i32::from(rank),
-            host: "h".to_owned(),
+            host: "h".into(),
             ..sample_card()
         },
     }
