@@ -53,6 +53,8 @@ struct Use {
 pub(crate) struct RemoteArrivals {
     /// By rank, then by group; made when something arrives.
     peers: Box<[OnceLock<AllOfPeer>]>,
+    /// What is seen of ranks of which nothing has.
+    nothing: Box<[ArrivalSlot<AtomicU64>; 2]>,
     uses: Box<[Mutex<Use>]>,
 }
 
@@ -65,6 +67,7 @@ impl RemoteArrivals {
     pub(crate) fn new(ranks: u32, groups: u32) -> RemoteArrivals {
         RemoteArrivals {
             peers: (0..ranks).map(|_| OnceLock::new()).collect(),
+            nothing: Box::default(),
             uses: (0..groups).map(|_| Mutex::default()).collect(),
         }
     }
@@ -78,9 +81,11 @@ impl RemoteArrivals {
         })
     }
 
-    /// The two arrival slots of `rank` in `group`, by the parity of the step.
+    /// The two arrival slots of `rank` in `group`, by the parity of the step, to be read. Where
+    /// nothing has come yet they are not those in which the first arrival will be.
     pub(crate) fn arrival_slots(&self, rank: Rank, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
-        &self.peer(rank, group).arrival_slots
+        let of_group = self.peers[rank.index()].get().and_then(|groups| groups[group].get());
+        of_group.map_or(&self.nothing, |peer| &peer.arrival_slots)
     }
 
     /// Whether a message has told that `rank` has arrived at `step`.

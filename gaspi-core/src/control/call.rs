@@ -379,13 +379,13 @@ impl GroupCall<'_> {
             return Some(Scan::Done(Ok(())));
         }
         for member in *next..self.ranks().len() {
-            let (rank, slot) = (self.ranks()[member], self.slot(member, step));
-            let mut look = slot.poll(step);
+            let rank = self.ranks()[member];
+            let mut look = self.slot(member, step).poll(step);
             if look == Poll::Missing
                 && let Err(error) = self.inner.ranks.check_alive(rank, kind)
             {
                 // It may have arrived just before its end.
-                look = slot.poll(step);
+                look = self.slot(member, step).poll(step);
                 if look == Poll::Missing && leaders.is_some_and(|l| self.is_exchanged(l, step)) {
                     return Some(Scan::Done(Ok(())));
                 }
