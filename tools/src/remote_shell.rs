@@ -1,6 +1,8 @@
-//! The programs that run a command on another machine: ssh, or srun in an allocation of Slurm.
+//! The programs that run a command on another machine: ssh, what batch systems have in its place
+//! within an allocation (srun of Slurm, blaunch of LSF, pbs_tmrsh of PBS, qrsh of Grid Engine), and
+//! rsh.
 //!
-//! Both connect standard input, output and errors of that command with pipes here.
+//! All connect standard input, output and errors of that command with pipes here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,6 +18,28 @@ enum Kind {
     Ssh,
     /// As srun of Slurm does: options, among them the host, and a command with its arguments.
     Srun,
+    /// As rsh does: host, a line for a shell. It has no options of ssh.
+    Rsh,
+}
+
+/// Programs that are called as rsh is.
+const RSH_LIKE: [&str; 5] = ["rsh", "remsh", "blaunch", "pbs_tmrsh", QRSH];
+/// Without this option it asks for a job of its own.
+const QRSH: &str = "qrsh";
+const QRSH_OPTION: &str = "-inherit";
+
+impl Kind {
+    /// By its name.
+    fn of(program: &OsStr) -> Kind {
+        let name = Path::new(program).file_name();
+        if name == Some(OsStr::new("srun")) {
+            Kind::Srun
+        } else if RSH_LIKE.iter().any(|known| name == Some(OsStr::new(known))) {
+            Kind::Rsh
+        } else {
+            Kind::Ssh
+        }
+    }
 }
 
 /// How other machines are reached.
@@ -27,9 +51,10 @@ pub struct RemoteShell {
 }
 
 impl RemoteShell {
-    /// By `program`, else by GASPI_SSH, else by `usual`: srun, or a program that takes the
-    /// arguments of ssh, perhaps with options behind it, separated by blanks. `options` follow as
-    /// they are. A machine whose sshd says nothing for `silent` seconds counts as lost.
+    /// By `program`, else by GASPI_SSH, else by `usual`: srun, one that is called as rsh is, or one
+    /// that takes the arguments of ssh, perhaps with options behind it, separated by blanks.
+    /// `options` follow as they are. A machine whose sshd says nothing for `silent` seconds counts
+    /// as lost.
     ///
     /// # Errors
     /// There is no program in it.
@@ -44,17 +69,21 @@ impl RemoteShell {
         let words = line.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let mut words = words.map(|word| OsStr::from_bytes(word).to_owned());
         let Some(program) = words.next() else {
-            return Err("--ssh or GASPI_SSH names no program; unset, it is ssh, or srun in an \
-                        allocation of Slurm"
+            return Err("--ssh or GASPI_SSH names no program; unset, it is ssh, or what a batch \
+                        system has for the hosts of an allocation"
                 .to_owned());
         };
         let mut all: Vec<OsString> = words.collect();
         all.extend_from_slice(options);
-        let is_srun = Path::new(&program).file_name() == Some(OsStr::new("srun"));
-        let kind = if is_srun { Kind::Srun } else { Kind::Ssh };
+        let kind = Kind::of(&program);
+        let is_qrsh = Path::new(&program).file_name() == Some(OsStr::new(QRSH));
         match kind {
             Kind::Ssh => all.extend(ssh_options(silent)),
             Kind::Srun => all.extend(SRUN_OPTIONS.map(OsString::from)),
+            Kind::Rsh if is_qrsh && !all.iter().any(|option| option == QRSH_OPTION) => {
+                all.push(QRSH_OPTION.into());
+            }
+            Kind::Rsh => {}
         }
         Ok(RemoteShell { program, options: all, kind })
     }
@@ -68,7 +97,7 @@ impl RemoteShell {
     /// running when it is killed.
     pub fn end_signal(&self) -> i32 {
         match self.kind {
-            Kind::Ssh => libc::SIGKILL,
+            Kind::Ssh | Kind::Rsh => libc::SIGKILL,
             Kind::Srun => libc::SIGTERM,
         }
     }
@@ -79,7 +108,7 @@ impl RemoteShell {
         let mut command = Command::new(&self.program);
         command.args(&self.options);
         match self.kind {
-            Kind::Ssh => {
+            Kind::Ssh | Kind::Rsh => {
                 let mut line = b"exec".to_vec();
                 for word in &words {
                     line.push(b' ');
@@ -204,5 +233,25 @@ mod tests {
         assert_eq!(words[at + 1..at + 3], ["sh", "-c"]);
         assert_eq!(words.last(), Some(&OsStr::new("--agent")));
         assert!(!words.contains(&OsStr::new("-T")), "an option of ssh");
+    }
+
+    #[test]
+    fn programs_like_rsh_get_the_host_and_a_line() {
+        let tool = Tool::own("gaspi_run").expect("tool");
+        for (line, before) in [
+            ("blaunch", &[][..]),
+            ("/opt/pbs/bin/pbs_tmrsh", &[]),
+            ("rsh -l me", &["-l", "me"]),
+            ("qrsh", &["-inherit"]),
+            ("/opt/sge/qrsh -inherit -v A=1", &["-inherit", "-v", "A=1"]),
+        ] {
+            let rsh = shell(line, &[]).expect("rsh");
+            let command = rsh.command("n07", &tool, &[OsStr::new("--agent")]);
+            let words: Vec<&OsStr> = command.get_args().collect();
+            let (last, first) = words.split_last().expect("words");
+            assert_eq!(first, [before, &["n07"]].concat(), "{line}");
+            let last = last.to_string_lossy();
+            assert!(last.starts_with("exec 'sh' '-c' ") && last.ends_with("'--agent'"), "{last}");
+        }
     }
 }

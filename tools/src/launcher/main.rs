@@ -22,6 +22,7 @@ mod environment;
 mod files;
 mod hang;
 mod identity;
+mod info;
 mod input;
 mod job;
 mod limits;
@@ -58,6 +59,7 @@ fn run() -> Result<u8, Refusal> {
     }
     let arguments = Arguments::parse_from(words);
     let plan = plan::Plan::new(&arguments)?;
+    plan.tell_way();
     if plan.dry_run {
         let written = std::io::stdout().write_all(plan.listed().as_bytes());
         return written.map(|()| 0).map_err(|error| Refusal::launcher(format!("writing: {error}")));

@@ -87,7 +87,7 @@ pub(crate) struct Remote {
 }
 
 impl Remote {
-    /// Starts ssh or srun. `mask` are the signals that were blocked before; a machine that is
+    /// Starts the remote shell. `mask` are the signals that were blocked before; a machine that is
     /// silent is waited for with `patience`.
     pub(crate) fn start(
         shell: &RemoteShell,

@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 /// Bytes of its messages that are kept: the last ones.
 const MESSAGES_MAX: usize = 8 << 10;
 
-/// A child that is ssh or srun, until it has been waited for and beyond.
+/// A child that is ssh or another remote shell, until it has been waited for and beyond.
 #[derive(Debug)]
 pub(crate) struct ShellProcess {
     /// The program, for messages.

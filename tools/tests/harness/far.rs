@@ -30,6 +30,18 @@ env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="DIRECTORY/home" SSH_FAR="$host" \
 exit $?
 "#;
 
+/// A program of a batch system, called as rsh is: a host and words for a shell. Options of ssh are
+/// none of its own; qrsh has `-inherit`, without which it would ask for another job.
+const RSH: &str = r#"#!/bin/sh
+echo "PROGRAM $1 $2" >> DIRECTORY/calls
+case PROGRAM in qrsh) [ "$1" = -inherit ] || exit 9; shift ;; esac
+case $1 in -*) echo "PROGRAM: unknown option $1" >&2; exit 9 ;; esac
+host=$1; shift
+env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="DIRECTORY/home" SSH_BY="PROGRAM $host" \
+  GASPI_MACHINE="$host" SHELL=/bin/sh sh -c "$*"
+exit $?
+"#;
+
 impl Far {
     pub(crate) fn new() -> Far {
         Far::with("")
@@ -56,6 +68,14 @@ impl Far {
         let path = self.path(name);
         executable(&path, text);
         path
+    }
+
+    /// Makes this program, which is called as rsh is, and returns where it is to be found.
+    pub(crate) fn rsh_like(&self, program: &str) -> String {
+        let directory = self.directory.path().to_string_lossy().into_owned();
+        let text = RSH.replace("PROGRAM", program).replace("DIRECTORY", &directory);
+        self.program(program, &text);
+        directory
     }
 
     pub(crate) fn fifo(&self, name: &str) -> PathBuf {
