@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::remote_agent::Tool;
+use crate::remote_agent::{Absent, Tool};
 
 /// How a program takes its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,7 +104,7 @@ impl RemoteShell {
 
     /// The command that runs `tool` with `arguments` on `host`.
     pub fn command(&self, host: &str, tool: &Tool, arguments: &[&OsStr]) -> Command {
-        let words = tool.words(arguments);
+        let words = tool.words(arguments, Absent::Carried);
         let mut command = Command::new(&self.program);
         command.args(&self.options);
         match self.kind {
@@ -117,9 +117,28 @@ impl RemoteShell {
                 command.arg(address(host)).arg(OsStr::from_bytes(&line));
             }
             Kind::Srun => {
-                command.arg(format!("--nodelist={host}")).args(&words);
+                command.args(SRUN_ONE).arg(format!("--nodelist={host}")).args(&words);
             }
         }
+        command
+    }
+
+    /// Whether one process of the program starts a tool on many hosts, as srun does.
+    pub fn starts_many(&self) -> bool {
+        self.kind == Kind::Srun
+    }
+
+    /// The command that runs `tool` with `arguments` on all of `hosts`, if the program
+    /// [can](RemoteShell::starts_many). Each gets the bytes of its standard input, and what they
+    /// write comes out by lines. A tool that is not there is not carried over: a line says so, see
+    /// [`absent`](crate::remote_agent::absent).
+    pub fn command_for_many(&self, hosts: &[&str], tool: &Tool, arguments: &[&OsStr]) -> Command {
+        let mut command = Command::new(&self.program);
+        let count = hosts.len();
+        command.args(&self.options).args(SRUN_MANY);
+        command.arg(format!("--nodes={count}")).arg(format!("--ntasks={count}"));
+        command.arg(format!("--nodelist={}", hosts.join(",")));
+        command.args(tool.words(arguments, Absent::Told));
         command
     }
 }
@@ -142,18 +161,18 @@ fn ssh_options(silent: u64) -> Vec<OsString> {
     all
 }
 
-/// One process on one node that may use all of the node's cores, beside other steps. Without
-/// `--unbuffered` srun passes on whole lines only, and frames have none.
-const SRUN_OPTIONS: [&str; 8] = [
-    "--nodes=1",
-    "--ntasks=1",
-    "--overlap",
-    "--cpu-bind=none",
-    "--mpi=none",
-    "--unbuffered",
-    "--quiet",
-    "--export=ALL",
-];
+/// All of a node's cores may be used, beside other steps.
+const SRUN_OPTIONS: [&str; 5] =
+    ["--overlap", "--cpu-bind=none", "--mpi=none", "--quiet", "--export=ALL"];
+
+/// One process on one node. Without `--unbuffered` srun passes on whole lines only, and frames have
+/// none.
+const SRUN_ONE: [&str; 3] = ["--nodes=1", "--ntasks=1", "--unbuffered"];
+
+/// A process on each of several nodes, which all read what comes in. The end of one of them, or of
+/// a node, ends no other.
+const SRUN_MANY: [&str; 5] =
+    ["--ntasks-per-node=1", "--input=all", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"];
 
 /// A word between single quotes, as all shells read it.
 fn quoted(word: &[u8]) -> Vec<u8> {
@@ -228,11 +247,25 @@ mod tests {
         let tool = Tool::own("gaspi_run").expect("tool");
         let command = srun.command("n07", &tool, &[OsStr::new("--agent")]);
         let words: Vec<&OsStr> = command.get_args().collect();
-        assert_eq!(words[..3], ["--mem=0", "--quit-on-interrupt", "--nodes=1"]);
+        assert_eq!(words[..3], ["--mem=0", "--quit-on-interrupt", "--overlap"]);
+        assert!(words.contains(&OsStr::new("--nodes=1")) && srun.starts_many());
         let at = words.iter().position(|word| *word == "--nodelist=n07").expect("the host");
         assert_eq!(words[at + 1..at + 3], ["sh", "-c"]);
         assert_eq!(words.last(), Some(&OsStr::new("--agent")));
         assert!(!words.contains(&OsStr::new("-T")), "an option of ssh");
+    }
+
+    #[test]
+    fn one_srun_starts_all() {
+        let tool = Tool::own("gaspi_run").expect("tool");
+        let srun = shell("srun", &[]).expect("srun");
+        let command = srun.command_for_many(&["n07", "n09"], &tool, &[OsStr::new("--agent")]);
+        let words: Vec<&OsStr> = command.get_args().collect();
+        for word in ["--nodes=2", "--ntasks=2", "--nodelist=n07,n09", "--no-kill"] {
+            assert!(words.contains(&OsStr::new(word)), "{word}: {words:?}");
+        }
+        assert!(!words.contains(&OsStr::new("--nodes=1")), "{words:?}");
+        assert!(!shell("ssh", &[]).expect("ssh").starts_many());
     }
 
     #[test]

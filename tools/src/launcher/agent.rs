@@ -1,11 +1,12 @@
 //! The agent: gaspi_run on another machine of the job. It is started through ssh and does for the
 //! ranks of its machine what gaspi_run does for its own, as told by frames on standard input and
-//! telling by frames on standard output.
+//! telling by frames on standard output; or both by a connection that it makes itself.
 //!
 //! Invariant: the agent and all that it started end when gaspi_run closes the connection, and when
 //! the machine of gaspi_run is not there any more.
 
 use crate::assignment::Assignment;
+use crate::callback;
 use crate::channel::Channel;
 use crate::input;
 use crate::local_ranks::{self, LocalRanks, Piece};
@@ -58,7 +59,7 @@ struct Agent {
     signals: Signals,
     descriptors: libc::rlimit,
     channel: Channel,
-    ssh_liveness: SshLiveness,
+    liveness: Liveness,
     job: Option<Job>,
     /// For rank 0, not yet taken by it.
     input: Vec<u8>,
@@ -72,24 +73,72 @@ struct Agent {
     lost: bool,
 }
 
+/// What connects the agent with gaspi_run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// Standard input and output.
+    Pipes,
+    /// A connection that it makes, as an invitation on standard input says.
+    Callback,
+}
+
+/// Whether the machine of gaspi_run answers.
+#[derive(Debug)]
+enum Liveness {
+    Ssh(SshLiveness),
+    Callback(callback::Liveness),
+}
+
+impl Liveness {
+    fn set_patience(&mut self, patience: Duration) {
+        match self {
+            Liveness::Ssh(ssh) => ssh.set_patience(patience),
+            Liveness::Callback(callback) => callback.set_patience(patience),
+        }
+    }
+
+    fn is_cut(&mut self) -> bool {
+        match self {
+            Liveness::Ssh(ssh) => ssh.is_cut(),
+            Liveness::Callback(callback) => callback.is_cut(),
+        }
+    }
+}
+
+/// Connects with gaspi_run.
+fn connect(line: Line) -> Result<(Channel, Liveness), Refusal> {
+    let failed = |error| Refusal::launcher(format!("agent: {error}"));
+    match line {
+        Line::Pipes => {
+            let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+            let pair = copy(std::io::stdin().as_fd())
+                .and_then(|from| Ok((from, copy(std::io::stdout().as_fd())?)));
+            let channel = pair.and_then(|(from, to)| Channel::new(from, to)).map_err(failed)?;
+            Ok((channel, Liveness::Ssh(SshLiveness::find())))
+        }
+        Line::Callback => {
+            let socket = callback::call()?;
+            let patience = Duration::from_secs(crate::plan::DEAD_AFTER);
+            let liveness = callback::Liveness::new(&socket, patience).map_err(failed)?;
+            Ok((Channel::over(socket).map_err(failed)?, Liveness::Callback(liveness)))
+        }
+    }
+}
+
 /// Runs the agent to its end; the status to exit with.
-pub(crate) fn run() -> Result<u8, Refusal> {
+pub(crate) fn run(line: Line) -> Result<u8, Refusal> {
     process::reset_signals();
     let taken = [libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
     let signals = Signals::take(taken)
         .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
     let descriptors = system::raise_descriptor_limit();
     process::adopt_orphans();
-    let pipes = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-    let pair = pipes(std::io::stdin().as_fd())
-        .and_then(|from| Ok((from, pipes(std::io::stdout().as_fd())?)));
-    let channel = pair.and_then(|(from, to)| Channel::new(from, to));
-    let channel = channel.map_err(|error| Refusal::launcher(format!("agent: {error}")))?;
+    let (channel, liveness) = connect(line)?;
     let mut agent = Agent {
         signals,
         descriptors,
         channel,
-        ssh_liveness: SshLiveness::find(),
+        liveness,
         job: None,
         input: Vec::new(),
         input_ended: false,
@@ -149,7 +198,7 @@ impl Agent {
             if !self.channel.pending() {
                 self.channel.say(&Up::Alive);
             }
-            if self.ssh_liveness.is_cut() {
+            if self.liveness.is_cut() {
                 eprintln!("gaspi_run: the machine of gaspi_run does not answer any more");
                 return Some(Leave::Alone);
             }
@@ -215,6 +264,10 @@ impl Agent {
                     self.lost = true;
                 }
             }
+            (Down::Refused(reason), None) => {
+                eprintln!("gaspi_run: this agent is not wanted: {reason}");
+                self.lost = true;
+            }
             _ => {}
         }
     }
@@ -244,8 +297,7 @@ impl Agent {
             notices.for_each(|notice| self.channel.say(&notice));
         }
         let named = |name: &str| plan.variable(name);
-        self.ssh_liveness
-            .set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
+        self.liveness.set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
         plan.check_programs()?;
         crate::plan::check_descriptors(plan.ranks.len(), 0)?;
         let host = Server::relay().map_err(|error| Refusal::launcher(error.to_string()))?;

@@ -10,6 +10,13 @@ pub(crate) fn is_wanted() -> bool {
     std::env::var_os("GASPI_LOG").is_some_and(|level| includes(&level))
 }
 
+/// Says it, if this user wants to know.
+pub(crate) fn tell(text: &str) {
+    if is_wanted() {
+        eprintln!("gaspi_run: {text}");
+    }
+}
+
 fn includes(level: &OsStr) -> bool {
     let level = level.to_string_lossy().trim().to_ascii_lowercase();
     LEVELS.contains(&level.as_str())

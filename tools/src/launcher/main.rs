@@ -4,7 +4,8 @@
 //! whole lines ([`printer`]) and the signals that it gets, and reports how they ended ([`report`]).
 //! What is to be started is worked out first ([`plan`]), so that a mistake is one message and
 //! starts nothing. gaspi_run looks after the ranks of its own machine ([`local_ranks`]); on each
-//! other machine an [`agent`], reached over ssh ([`remote`]), does the same there.
+//! other machine an [`agent`] does the same there ([`remote`]). It is reached over ssh, or started
+//! with others ([`starter`]) and calls back ([`callback`]).
 //!
 //! Invariant: ranks do not outlive gaspi_run (the kernel kills them with it or with their agent,
 //! which ends when its connection does), and processes are only signalled through pidfds.
@@ -17,6 +18,7 @@ mod allocation;
 mod arguments;
 mod assignment;
 mod binding;
+mod callback;
 mod channel;
 mod environment;
 mod files;
@@ -38,6 +40,7 @@ mod remote;
 mod report;
 mod shell_process;
 mod ssh_liveness;
+mod starter;
 mod tail;
 mod topology;
 mod variables;
@@ -51,11 +54,17 @@ use std::process::ExitCode;
 
 /// Makes this program an agent.
 const AGENT: &str = "--agent";
+/// Behind it: the agent is to call gaspi_run back.
+const CALL_BACK: &str = "--call-back";
 
 fn run() -> Result<u8, Refusal> {
     let words = remote_agent::arguments();
-    if words.len() == 2 && words[1] == AGENT {
-        return agent::run();
+    match &words[1..] {
+        [agent] if agent == AGENT => return agent::run(agent::Line::Pipes),
+        [agent, call_back] if agent == AGENT && call_back == CALL_BACK => {
+            return agent::run(agent::Line::Callback);
+        }
+        _ => {}
     }
     let arguments = Arguments::parse_from(words);
     let plan = plan::Plan::new(&arguments)?;

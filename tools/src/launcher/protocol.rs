@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of this protocol.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 /// Bytes of the largest frame without its length: arguments and environment may have some MiB.
 pub(crate) const FRAME_MAX: usize = 32 << 20;
 /// Bytes of output or input in one frame.
@@ -46,6 +46,8 @@ pub(crate) enum Down {
     Taken(u32),
     /// Of the meeting.
     Meeting(Vec<u8>),
+    /// An agent that has called back is not wanted, for this reason.
+    Refused(String),
 }
 
 /// From an agent to gaspi_run.
@@ -407,6 +409,7 @@ impl Frame for Down {
             Down::Show => empty(to, 7),
             Down::Taken(count) => count.write(to.u8(8)),
             Down::Meeting(bytes) => bytes.write(to.u8(9)),
+            Down::Refused(reason) => reason.write(to.u8(10)),
         }
     }
 
@@ -424,6 +427,7 @@ impl Frame for Down {
             7 => Down::Show,
             8 => Down::Taken(from.u32()?),
             9 => Down::Meeting(Field::read(from)?),
+            10 => Down::Refused(Field::read(from)?),
             _ => return Err(Malformed("a frame of unknown kind")),
         })
     }

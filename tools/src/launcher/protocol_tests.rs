@@ -44,6 +44,7 @@ fn downs() -> Vec<Down> {
         Down::Show,
         Down::Taken(70_000),
         Down::Meeting(vec![0, 1, 255]),
+        Down::Refused("not wanted".to_owned()),
     ]
 }
 

@@ -122,6 +122,13 @@ impl ShellProcess {
         self.errors = None;
     }
 
+    /// What it printed last, if it printed anything.
+    pub(crate) fn words(&self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.messages);
+        let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+        Some(format!("{}: {last}", self.program.display()))
+    }
+
     /// Why it has gone, in its own words.
     pub(crate) fn farewell(&self) -> String {
         let how = match self.ending {
