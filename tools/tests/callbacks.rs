@@ -108,6 +108,18 @@ fn srun(far: &Far, words: &str) -> String {
 }
 
 #[test]
+fn an_srun_that_ends_while_its_agents_start_holds_up_nobody() {
+    let far = Far::new();
+    // The one agent calls back before, meanwhile or too late; the other is never started.
+    far.write_srun("", "by=setsid; host=240.0.0.1; (run \"$@\") & exit 3");
+    let outcome = run(&far, &["--hosts", MIXED, "sh", "-c", PLACE]).success();
+    expect_places(&outcome);
+    let words = "host 240.0.0.2: ";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("ended with exit status 3; it is tried by itself"));
+}
+
+#[test]
 fn a_host_that_says_nothing_is_reached_by_itself_after_a_while() {
     // Its name means another host there, for which nobody has asked.
     let far = Far::srun("[ $host = 240.0.0.1 ] || name=other", SRUN_EACH);

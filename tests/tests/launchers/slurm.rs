@@ -1,5 +1,5 @@
-//! Slurm itself: a controller and three nodes, each on a host of its own, without its plugins for MPI
-//! and with those for PMI-1 and PMIx.
+//! Slurm itself: a controller and three nodes, each on a host of its own, without its plugins for
+//! MPI and with those for PMI-1 and PMIx.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};

@@ -26,6 +26,11 @@ use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// Makes this program an agent.
+pub(crate) const AGENT: &str = "--agent";
+/// Behind it: the agent is to call gaspi_run back.
+pub(crate) const CALL_BACK: &str = "--call-back";
+
 /// Bytes of output that may be on the way.
 const WINDOW: usize = 1 << 20;
 /// How often the connection is used and looked at, whatever else happens.

@@ -52,16 +52,11 @@ use refusal::Refusal;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Makes this program an agent.
-const AGENT: &str = "--agent";
-/// Behind it: the agent is to call gaspi_run back.
-const CALL_BACK: &str = "--call-back";
-
 fn run() -> Result<u8, Refusal> {
     let words = remote_agent::arguments();
     match &words[1..] {
-        [agent] if agent == AGENT => return agent::run(agent::Line::Pipes),
-        [agent, call_back] if agent == AGENT && call_back == CALL_BACK => {
+        [word] if word == agent::AGENT => return agent::run(agent::Line::Pipes),
+        [word, call_back] if word == agent::AGENT && call_back == agent::CALL_BACK => {
             return agent::run(agent::Line::Callback);
         }
         _ => {}

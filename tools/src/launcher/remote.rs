@@ -2,6 +2,7 @@
 //! other end has said. That is ssh as a child with its pipes, or a socket by which an agent has
 //! called back that a [`Starter`](crate::starter::Starter) has started.
 
+use crate::agent;
 use crate::assignment::Assignment;
 use crate::callback::Liveness;
 use crate::channel::Channel;
@@ -139,7 +140,7 @@ impl Remote {
         tool: &Tool,
         (patience, mask): How,
     ) -> Result<(), Refusal> {
-        let command = shell.command(&self.name, tool, &[OsStr::new(crate::AGENT)]);
+        let command = shell.command(&self.name, tool, &[OsStr::new(agent::AGENT)]);
         let failed = |error: std::io::Error| Refusal {
             status: EXIT_HOST,
             message: format!("host {}: starting {}: {error}", self.name, shell.program().display()),

@@ -1,6 +1,7 @@
 //! A remote shell that starts the agents of several hosts, which then call back: srun of Slurm. Its
 //! standard input hands each agent its invitation; what they say goes over their own connections.
 
+use crate::agent;
 use crate::channel::Channel;
 use crate::process::Ending;
 use crate::shell_process::ShellProcess;
@@ -47,7 +48,7 @@ impl Starter {
         mask: libc::sigset_t,
     ) -> io::Result<Starter> {
         let names: Vec<&str> = invitation.hosts.iter().map(|(_, name)| name.as_str()).collect();
-        let arguments = [crate::AGENT, crate::CALL_BACK].map(OsStr::new);
+        let arguments = [agent::AGENT, agent::CALL_BACK].map(OsStr::new);
         let command = shell.command_for_many(&names, tool, &arguments);
         let (process, from, to) = ShellProcess::start(shell, command, mask)?;
         let mut channel = Channel::new(from, to)?;
