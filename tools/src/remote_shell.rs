@@ -102,22 +102,38 @@ impl RemoteShell {
         }
     }
 
+    /// As words from which [`RemoteShell::of_words`] makes it again on another machine.
+    pub fn to_words(&self) -> Vec<OsString> {
+        std::iter::once(&self.program).chain(&self.options).cloned().collect()
+    }
+
+    /// Of a program and all of its options; `None` without a program.
+    pub fn of_words(words: Vec<OsString>) -> Option<RemoteShell> {
+        let mut words = words.into_iter();
+        let program = words.next().filter(|program| !program.is_empty())?;
+        let kind = Kind::of(&program);
+        Some(RemoteShell { program, options: words.collect(), kind })
+    }
+
     /// The command that runs `tool` with `arguments` on `host`.
     pub fn command(&self, host: &str, tool: &Tool, arguments: &[&OsStr]) -> Command {
-        let words = tool.words(arguments, Absent::Carried);
+        self.command_of(host, &tool.words(arguments, Absent::Carried))
+    }
+
+    fn command_of(&self, host: &str, words: &[OsString]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.options);
         match self.kind {
             Kind::Ssh | Kind::Rsh => {
                 let mut line = b"exec".to_vec();
-                for word in &words {
+                for word in words {
                     line.push(b' ');
                     line.extend(quoted(word.as_bytes()));
                 }
                 command.arg(address(host)).arg(OsStr::from_bytes(&line));
             }
             Kind::Srun => {
-                command.args(SRUN_ONE).arg(format!("--nodelist={host}")).args(&words);
+                command.args(SRUN_ONE).arg(format!("--nodelist={host}")).args(words);
             }
         }
         command
@@ -128,17 +144,21 @@ impl RemoteShell {
         self.kind == Kind::Srun
     }
 
-    /// The command that runs `tool` with `arguments` on all of `hosts`, if the program
-    /// [can](RemoteShell::starts_many). Each gets the bytes of its standard input, and what they
-    /// write comes out by lines. A tool that is not there is not carried over: a line says so, see
-    /// [`absent`](crate::remote_agent::absent).
+    /// The command that runs `tool` with `arguments` on all of `hosts`, or on the only one, if the
+    /// program does not [start many](RemoteShell::starts_many). Each gets the bytes of its standard
+    /// input, and what they write comes out by lines. A tool that is not there is not carried over:
+    /// a line says so, see [`absent`](crate::remote_agent::absent).
     pub fn command_for_many(&self, hosts: &[&str], tool: &Tool, arguments: &[&OsStr]) -> Command {
+        let words = tool.words(arguments, Absent::Told);
+        if let ([host], false) = (hosts, self.starts_many()) {
+            return self.command_of(host, &words);
+        }
         let mut command = Command::new(&self.program);
         let count = hosts.len();
         command.args(&self.options).args(SRUN_MANY);
         command.arg(format!("--nodes={count}")).arg(format!("--ntasks={count}"));
         command.arg(format!("--nodelist={}", hosts.join(",")));
-        command.args(tool.words(arguments, Absent::Told));
+        command.args(words);
         command
     }
 }
@@ -265,7 +285,15 @@ mod tests {
             assert!(words.contains(&OsStr::new(word)), "{word}: {words:?}");
         }
         assert!(!words.contains(&OsStr::new("--nodes=1")), "{words:?}");
-        assert!(!shell("ssh", &[]).expect("ssh").starts_many());
+        let ssh = shell("ssh -v", &[]).expect("ssh");
+        assert!(!ssh.starts_many());
+        // As another machine makes it again.
+        for shell in [srun, ssh] {
+            let again = RemoteShell::of_words(shell.to_words()).expect("a program");
+            let command = |shell: &RemoteShell| shell.command_for_many(&["n07"], &tool, &[]);
+            assert!(command(&again).get_args().eq(command(&shell).get_args()));
+        }
+        assert!(RemoteShell::of_words(Vec::new()).is_none());
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Agents that one srun starts on all hosts, and that call gaspi_run back. The hosts are this
-//! machine behind a program in the place of srun.
+//! Agents that one srun starts on all hosts, or hosts one another, and that call gaspi_run back.
+//! The hosts are this machine behind a program in the place of srun or ssh.
 
 mod harness;
 
@@ -209,4 +209,92 @@ fn everything_ends_with_a_gaspi_run_that_is_killed() {
     // Nobody has it open for writing any more.
     assert_eq!(reader.join().expect("reader"), b"");
     assert_eq!(run.finish().signal, Some(libc::SIGKILL));
+}
+
+/// Four hosts beside this machine.
+const FIVE: &str = "240.0.0.1,127.0.0.1,240.0.0.2,240.0.0.3,240.0.0.4";
+
+/// A tree of ssh: each host that was started starts one more.
+fn tree(far: &Far, script: &str) -> Outcome {
+    let arguments = ["--tree=1", "--hosts", FIVE, "sh", "-c", script];
+    let mut command = far.gaspi_run(&arguments);
+    command.env("GASPI_LOG", "info");
+    Run::start(command).finish()
+}
+
+#[track_caller]
+fn expect_five(outcome: &Outcome) {
+    let expected = [
+        "0 of 5 on 240.0.0.1",
+        "1 of 5 on here",
+        "2 of 5 on 240.0.0.2",
+        "3 of 5 on 240.0.0.3",
+        "4 of 5 on 240.0.0.4",
+    ];
+    assert_eq!(outcome.sorted(), expected, "{}", outcome.stderr);
+}
+
+#[test]
+fn hosts_that_were_started_start_further_ones() {
+    let far = Far::new();
+    let outcome = tree(&far, PLACE).success();
+    expect_five(&outcome);
+    for words in [
+        "ssh starts gaspi_run on 240.0.0.1, to call back",
+        "host 240.0.0.1 starts gaspi_run on 240.0.0.2, to call back",
+        "host 240.0.0.2 starts gaspi_run on 240.0.0.3, to call back",
+        "host 240.0.0.3 starts gaspi_run on 240.0.0.4, to call back",
+    ] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
+    assert_eq!(far.calls().lines().count(), 4, "{}", far.calls());
+    // Not more hosts than the width: as ever.
+    let few = ["--tree", "--hosts", MIXED, "sh", "-c", PLACE];
+    let mut command = far.gaspi_run(&few);
+    command.env("GASPI_LOG", "info");
+    let outcome = Run::start(command).finish().success();
+    assert!(!outcome.stderr.contains("to call back"), "{}", outcome.stderr);
+}
+
+#[test]
+fn a_host_that_its_parent_does_not_reach_is_tried_by_itself() {
+    // The one cannot be reached from others, the other one from nowhere the first time.
+    let far = Far::with(
+        "[ $host != 240.0.0.2 ] || case \"$*\" in *call-back*) \
+         echo \"no route to $host\" >&2; exit 255 ;; esac",
+    );
+    let outcome = tree(&far, PLACE).success();
+    expect_five(&outcome);
+    let words = "host 240.0.0.2: from host 240.0.0.1: ";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("ended with exit status 255: no route to 240.0.0.2; it is"));
+    // A host that nobody reaches is named with the words of ssh.
+    let far = Far::with("[ $host != 240.0.0.2 ] || { echo \"no route to $host\" >&2; exit 255; }");
+    let outcome = tree(&far, PLACE);
+    assert_eq!(outcome.code, Some(255));
+    let words = "host 240.0.0.2: ";
+    assert!(outcome.stderr.contains(words) && outcome.stderr.contains(": no route to 240.0.0.2"));
+    assert_eq!(outcome.stdout, "");
+}
+
+#[test]
+fn hosts_whose_parent_is_gone_are_tried_by_themselves() {
+    // The parent is killed by what it starts, before that has called back.
+    let far = Far::with(
+        "[ $host != 240.0.0.2 ] || case \"$*\" in *call-back*) kill -KILL $PPID; exit 1 ;; esac",
+    );
+    let outcome = tree(&far, PLACE);
+    // The start fails, since a host is gone, and says which.
+    assert_eq!(outcome.code, Some(255), "{}", outcome.stderr);
+    let words = "host 240.0.0.1: its agent has closed the connection";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    assert_eq!(outcome.stdout, "");
+    // Who is only asked whether hosts answer hears of all others.
+    let arguments = ["--tree=1", "--hosts", FIVE, "-p"];
+    let outcome = Run::start(far.gaspi_run(&arguments)).finish();
+    assert_eq!(outcome.code, Some(255), "{}", outcome.stderr);
+    for words in ["240.0.0.2 answers", "240.0.0.3 answers", "240.0.0.4 answers"] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
+    assert!(outcome.stderr.contains("240.0.0.1 does not answer"), "{}", outcome.stderr);
 }

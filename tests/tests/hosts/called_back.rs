@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             rounds_on(TRAPPED, &["--hosts", "bee,cow:2"], 3)
         }),
         root_trial("srun/no-way-back", no_way_back),
+        root_trial("ssh/tree", tree),
         root_trial("srun/host-that-vanishes", vanish),
         root_trial("srun/launcher-that-vanishes", launcher_vanishes),
         root_trial("srun/launcher-that-is-stopped", stopped),
@@ -91,6 +92,21 @@ fn rounds_on(options: Options, list: &[&str], ranks: usize) -> Result<()> {
     let outcome = srun.job(&hosts, list, &rounds(), &["60"])?.run()?;
     expect_finished(outcome, ranks)?;
     expect(srun.calls()? == "bee,cow\n", format!("it was called for {}", srun.calls()?))?;
+    hosts.await_idle()
+}
+
+/// Each host that was started starts one more, by a real ssh.
+fn tree() -> Result<()> {
+    let hosts = hosts(4, Options::default())?;
+    let options = ["--tree=1", "--hosts", "ant,bee:2,cow,dog"];
+    let job = launch(&hosts, 0, &options, &rounds(), &["60"])?.env("GASPI_LOG", "info");
+    let outcome = job.run()?;
+    let outcome = outcome.says("one ssh starts gaspi_run on bee, to call back")?;
+    let outcome = outcome.says("host bee starts gaspi_run on cow, to call back")?;
+    let outcome = outcome.says("host cow starts gaspi_run on dog, to call back")?;
+    let alone = outcome.stderr.contains("tried by itself");
+    expect(!alone, outcome.failure("a host did not call back").0)?;
+    expect_finished(outcome, 5)?;
     hosts.await_idle()
 }
 

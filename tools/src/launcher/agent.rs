@@ -11,12 +11,15 @@ use crate::channel::Channel;
 use crate::input;
 use crate::local_ranks::{self, LocalRanks, Piece};
 use crate::process::{self, Setting};
-use crate::protocol::{self, Down, Up};
+use crate::protocol::{self, Down, Errand, Up};
 use crate::refusal::Refusal;
 use crate::ssh_liveness::SshLiveness;
+use crate::starter::Starter;
 use crate::{environment, identity, limits};
 use gaspi_core::Rank;
-use gaspi_core::bootstrap::Server;
+use gaspi_core::bootstrap::{Invitation, Server};
+use gaspi_tools::remote_agent::Tool;
+use gaspi_tools::remote_shell::RemoteShell;
 use gaspi_tools::signals::Signals;
 use gaspi_tools::system::{self, Watch};
 use std::fs::File;
@@ -76,6 +79,10 @@ struct Agent {
     part: Option<bool>,
     /// There is no sense in going on.
     lost: bool,
+    /// Of an agent that has called back, which may have others start and call.
+    invitation: Option<Invitation>,
+    /// What starts those.
+    starters: Vec<Starter>,
 }
 
 /// What connects the agent with gaspi_run.
@@ -110,8 +117,8 @@ impl Liveness {
     }
 }
 
-/// Connects with gaspi_run.
-fn connect(line: Line) -> Result<(Channel, Liveness), Refusal> {
+/// Connects with gaspi_run; the invitation, if there was one, comes along.
+fn connect(line: Line) -> Result<(Channel, Liveness, Option<Invitation>), Refusal> {
     let failed = |error| Refusal::launcher(format!("agent: {error}"));
     match line {
         Line::Pipes => {
@@ -119,13 +126,14 @@ fn connect(line: Line) -> Result<(Channel, Liveness), Refusal> {
             let pair = copy(std::io::stdin().as_fd())
                 .and_then(|from| Ok((from, copy(std::io::stdout().as_fd())?)));
             let channel = pair.and_then(|(from, to)| Channel::new(from, to)).map_err(failed)?;
-            Ok((channel, Liveness::Ssh(SshLiveness::find())))
+            Ok((channel, Liveness::Ssh(SshLiveness::find()), None))
         }
         Line::Callback => {
-            let socket = callback::call()?;
+            let (socket, invitation) = callback::call()?;
             let patience = Duration::from_secs(crate::plan::DEAD_AFTER);
             let liveness = callback::Liveness::new(&socket, patience).map_err(failed)?;
-            Ok((Channel::over(socket).map_err(failed)?, Liveness::Callback(liveness)))
+            let channel = Channel::over(socket).map_err(failed)?;
+            Ok((channel, Liveness::Callback(liveness), Some(invitation)))
         }
     }
 }
@@ -138,7 +146,7 @@ pub(crate) fn run(line: Line) -> Result<u8, Refusal> {
         .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
     let descriptors = system::raise_descriptor_limit();
     process::adopt_orphans();
-    let (channel, liveness) = connect(line)?;
+    let (channel, liveness, invitation) = connect(line)?;
     let mut agent = Agent {
         signals,
         descriptors,
@@ -151,6 +159,8 @@ pub(crate) fn run(line: Line) -> Result<u8, Refusal> {
         alive_at: Instant::now() + ALIVE,
         part: None,
         lost: false,
+        invitation,
+        starters: Vec::new(),
     };
     let hello = Up::Hello { version: protocol::VERSION, machine: identity::look_up() };
     agent.channel.say(&hello);
@@ -193,6 +203,7 @@ impl Agent {
                 }
             }
         }
+        self.hear_starters();
         if self.take_signals() || self.lost {
             return Some(Leave::Alone);
         }
@@ -234,6 +245,9 @@ impl Agent {
         watches.extend(self.channel.readable().map(read));
         watches
             .extend(self.channel.writable().map(|fd| (Watch { fd, room: true }, Source::Always)));
+        watches.extend(self.starters.iter().flat_map(Starter::readable).map(read));
+        let full = self.starters.iter().filter_map(Starter::writable);
+        watches.extend(full.map(|fd| (Watch { fd, room: true }, Source::Always)));
         if let Some(job) = &self.job {
             watches.push(read(job.host.as_fd()));
             let input = job.local_ranks.input.as_ref().filter(|_| !self.input.is_empty());
@@ -269,11 +283,38 @@ impl Agent {
                     self.lost = true;
                 }
             }
+            (Down::Reach(errand), _) => self.run_errand(&errand),
             (Down::Refused(reason), None) => {
                 eprintln!("gaspi_run: this agent is not wanted: {reason}");
                 self.lost = true;
             }
             _ => {}
+        }
+    }
+
+    /// Starts agents on further hosts.
+    fn run_errand(&mut self, errand: &Errand) {
+        for (number, host) in &errand.hosts {
+            if let Err(reason) = self.start_agent(errand, *number, host) {
+                self.channel.say(&Up::Missed { number: *number, reason });
+            }
+        }
+    }
+
+    fn start_agent(&mut self, errand: &Errand, number: u32, host: &str) -> Result<(), String> {
+        let words = |error: std::io::Error| error.to_string();
+        let invitation = self.invitation.as_ref().ok_or("its agent has not called back")?;
+        let shell = RemoteShell::of_words(errand.shell.clone()).ok_or("no program is named")?;
+        let tool = Tool::own("gaspi_run").map_err(words)?;
+        let invitation = invitation.for_hosts(vec![(number, host.to_owned())]);
+        let starter = Starter::start(&shell, &tool, &invitation, self.signals.before);
+        self.starters.push(starter.map_err(words)?);
+        Ok(())
+    }
+
+    fn hear_starters(&mut self) {
+        for missed in self.starters.iter_mut().flat_map(Starter::hear) {
+            self.channel.say(&Up::Missed { number: missed.number, reason: missed.reason });
         }
     }
 
@@ -352,6 +393,9 @@ impl Agent {
             ends |= arrival.signal != libc::SIGCHLD;
         }
         while let Some((pid, ending)) = process::reap() {
+            if self.starters.iter_mut().any(|starter| starter.ended(pid, ending)) {
+                continue;
+            }
             let Some(job) = &mut self.job else { continue };
             // Not a rank: something that a rank left behind.
             let Some(rank) = job.local_ranks.ended(pid, ending) else { continue };

@@ -60,6 +60,13 @@ pub(crate) struct Arguments {
     #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) ssh_options: Vec<OsString>,
 
+    /// Have hosts that were started start further ones, at most WIDTH each [default: 32], if there
+    /// are more other hosts than that; all call this host back by TCP. srun does so by itself
+    #[arg(long, value_name = "WIDTH", num_args = 0..=1, require_equals = true,
+          default_missing_value = "32", hide_default_value = true,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) tree: Option<u32>,
+
     /// Say which cores each rank may use [default: core if there are no more ranks than usable
     /// cores, else none; none with -N]
     #[arg(long, value_name = "WHAT", value_enum, hide_default_value = true)]

@@ -16,17 +16,18 @@ use std::time::Duration;
 const PROBES: u8 = 120;
 
 /// Calls gaspi_run back. If that cannot be done, a line on standard output says so, and another way
-/// is tried from there.
-pub(crate) fn call() -> Result<OwnedFd, Refusal> {
+/// is tried from there. Returns the invitation too, which may be handed on.
+pub(crate) fn call() -> Result<(OwnedFd, Invitation), Refusal> {
     let invitation = Invitation::read(io::stdin().lock())
         .map_err(|error| Refusal::launcher(format!("agent: standard input: {error}")))?;
     let called = own_number(&invitation, remote_agent::own_host().as_deref())
         .and_then(|number| invitation.call_back(number));
-    called.map_err(|reason| {
+    let failed = |reason: String| {
         // Without a reader nobody waits for it.
         let _ = io::stdout().write_all(remote_agent::absent_line(&reason).as_bytes());
         Refusal::launcher(format!("agent: gaspi_run cannot be called back: {reason}"))
-    })
+    };
+    Ok((called.map_err(failed)?, invitation))
 }
 
 /// The number of this host, which is called so by whatever has started this process.

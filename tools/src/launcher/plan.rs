@@ -92,6 +92,8 @@ pub(crate) struct Way {
     pub(crate) tool: Tool,
     /// How long a machine that is silent is waited for.
     pub(crate) patience: Duration,
+    /// Machines start further ones, at most so many each.
+    pub(crate) tree: Option<usize>,
 }
 
 impl Plan {
@@ -241,7 +243,8 @@ fn way(arguments: &Arguments, usual: &UsualShell) -> Result<Way, Refusal> {
         None => &usual.reason,
     };
     let words = format!("other hosts are reached by {}: {reason}", shell.program().display());
-    Ok(Way { shell, words, tool, patience })
+    let tree = arguments.tree.map(|width| width as usize);
+    Ok(Way { shell, words, tool, patience, tree })
 }
 
 /// What GASPI_DEAD_AFTER says, as the library reads it.

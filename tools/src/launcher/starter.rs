@@ -1,5 +1,6 @@
-//! A remote shell that starts the agents of several hosts, which then call back: srun of Slurm. Its
-//! standard input hands each agent its invitation; what they say goes over their own connections.
+//! A remote shell that starts agents which then call back: srun of Slurm on several hosts, others
+//! on one. Its standard input hands each agent its invitation; what they say goes over their own
+//! connections.
 
 use crate::agent;
 use crate::channel::Channel;
@@ -136,7 +137,11 @@ impl Starter {
             let line = std::mem::take(&mut self.line);
             let line = String::from_utf8_lossy(&line);
             let Some((host, reason)) = remote_agent::absent(&line) else { continue };
-            let found = self.hosts.iter().position(|(_, name)| name.eq_ignore_ascii_case(host));
+            let is_it = |(_, name): &(u32, String)| {
+                // One that starts a single agent need not tell it its host.
+                host.is_empty() && self.hosts.len() == 1 || name.eq_ignore_ascii_case(host)
+            };
+            let found = self.hosts.iter().position(is_it);
             if let Some(at) = found {
                 let (number, _) = self.hosts.remove(at);
                 missed.push(Missed { number, reason: reason.to_owned() });

@@ -51,6 +51,11 @@ pub struct Invitation {
 }
 
 impl Invitation {
+    /// The same for other hosts: whoever has an invitation may hand it on.
+    pub fn for_hosts(&self, hosts: Vec<(u32, String)>) -> Invitation {
+        Invitation { hosts, ..self.clone() }
+    }
+
     /// As bytes that end where it does.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new(Vec::new());

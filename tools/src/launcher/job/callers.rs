@@ -1,6 +1,6 @@
 //! Machines whose agents call back: they are invited through a remote shell that starts many at
-//! once, and let in as they call. A machine from which nobody can call is reached by a remote shell
-//! of its own.
+//! once, or by other machines in a tree, and let in as they call. A machine from which nobody can
+//! call is reached by a remote shell of its own.
 
 use super::Running;
 use crate::assignment::Assignment;
@@ -8,33 +8,38 @@ use crate::channel::Channel;
 use crate::info;
 use crate::plan::Way;
 use crate::process::Ending;
-use crate::protocol::Down;
+use crate::protocol::{Down, Errand};
 use crate::refusal::{EXIT_HOST, Refusal};
-use crate::remote::Remote;
+use crate::remote::{Remote, Step};
 use crate::starter::{Missed, Starter};
 use gaspi_core::bootstrap::{Callback, Callbacks};
-use std::os::fd::OwnedFd;
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 /// Hosts of one remote shell, whose command line names them all.
 const HOSTS_MAX: usize = 1024;
 
-/// Remote shells that start many agents, and where those call.
+/// Remote shells that start agents, and where those call.
 #[derive(Debug, Default)]
 pub(super) struct Callers {
     /// Until all have called, or can be reached otherwise only.
     callbacks: Option<Callbacks>,
     starters: Vec<Starter>,
+    /// Machines that others are to start, by number: none has been asked to.
+    waiting: Range<u32>,
+    /// Machines that were asked to, with those that they are to start.
+    errands: Vec<(usize, Vec<u32>)>,
 }
 
 impl Callers {
-    /// Begins to listen, if that is of use.
-    pub(super) fn listen(way: &Way) -> Callers {
-        if !way.shell.starts_many() {
+    /// Begins to listen, if that is of use for so many machines.
+    pub(super) fn listen(way: &Way, machines: usize) -> Callers {
+        if !way.shell.starts_many() && way.tree.is_none_or(|width| machines <= width) {
             return Callers::default();
         }
         match Callbacks::listen() {
-            Ok(callbacks) => Callers { callbacks: Some(callbacks), starters: Vec::new() },
+            Ok(callbacks) => Callers { callbacks: Some(callbacks), ..Callers::default() },
             Err(error) => {
                 info::tell(&format!("other hosts cannot call back: {error}"));
                 Callers::default()
@@ -53,8 +58,13 @@ impl Callers {
         let Some(callbacks) = &self.callbacks else { return Ok(false) };
         let number = |(at, plan): (usize, &Assignment)| (at as u32, plan.host.clone());
         let hosts: Vec<(u32, String)> = plans.iter().enumerate().map(number).collect();
-        for hosts in hosts.chunks(HOSTS_MAX) {
-            let program = way.shell.program().display();
+        let program = way.shell.program().display();
+        let (first, each) = match way.tree.filter(|_| !way.shell.starts_many()) {
+            Some(width) => (hosts.len().min(width), 1),
+            None => (hosts.len(), HOSTS_MAX),
+        };
+        self.waiting = first as u32..hosts.len() as u32;
+        for hosts in hosts[..first].chunks(each) {
             let names: Vec<&str> = hosts.iter().map(|(_, name)| name.as_str()).collect();
             let names = names.join(", ");
             info::tell(&format!("one {program} starts gaspi_run on {names}, to call back"));
@@ -69,7 +79,7 @@ impl Callers {
     }
 
     /// What has to be waited for: to be read from or, with `true`, written to.
-    pub(super) fn watches(&self) -> impl Iterator<Item = (std::os::fd::BorrowedFd<'_>, bool)> {
+    pub(super) fn watches(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let callbacks = self.callbacks.iter().flat_map(Callbacks::watches);
         let heard = self.starters.iter().flat_map(Starter::readable).map(|fd| (fd, false));
         callbacks
@@ -125,8 +135,9 @@ impl Running {
                 }
             }
         }
-        let missed: Vec<Missed> =
-            self.callers.starters.iter_mut().flat_map(Starter::hear).collect();
+        let starters = self.callers.starters.iter_mut();
+        let mut missed: Vec<Missed> = starters.flat_map(Starter::hear).collect();
+        missed.extend(self.left_over());
         missed.into_iter().for_each(|missed| self.reach_alone(missed));
         if !self.remotes.iter().any(Remote::is_invited) {
             self.callers.callbacks = None;
@@ -162,5 +173,60 @@ impl Running {
         if let Err(refusal) = remote.reach(&way.shell, &way.tool, how) {
             self.failure.get_or_insert(refusal);
         }
+    }
+
+    /// Has the machine with this number start some of those that wait, if its agent has called.
+    pub(super) fn send_on_errand(&mut self, number: usize) {
+        let (Some(way), remote) = (&self.plan.way, &mut self.remotes[number]) else { return };
+        let Some(width) = way.tree.filter(|_| remote.has_called()) else { return };
+        let numbers: Vec<u32> = self.callers.waiting.by_ref().take(width).collect();
+        if numbers.is_empty() {
+            return;
+        }
+        let name = |number: &u32| (*number, self.remotes[*number as usize].name.clone());
+        let hosts: Vec<(u32, String)> = numbers.iter().map(name).collect();
+        let names: Vec<&str> = hosts.iter().map(|(_, name)| name.as_str()).collect();
+        let (parent, names) = (&self.remotes[number].name, names.join(", "));
+        info::tell(&format!("host {parent} starts gaspi_run on {names}, to call back"));
+        let shell = way.shell.to_words();
+        self.remotes[number].say(&Down::Reach(Errand { shell, hosts }));
+        self.callers.errands.push((number, numbers));
+    }
+
+    /// A machine says that nobody will call from one that it was to start.
+    pub(super) fn is_missed(&mut self, by: usize, number: u32, reason: &str) {
+        let is_one =
+            |(parent, numbers): &(usize, Vec<u32>)| *parent == by && numbers.contains(&number);
+        if self.callers.errands.iter().any(is_one) {
+            let reason = format!("from host {}: {reason}", self.remotes[by].name);
+            self.reach_alone(Missed { number, reason });
+        }
+    }
+
+    /// Machines that nobody will start any more: those that were to do so are gone, or there is
+    /// none that could be asked.
+    fn left_over(&mut self) -> Vec<Missed> {
+        let (remotes, callers) = (&self.remotes, &mut self.callers);
+        let mut missed = Vec::new();
+        callers.errands.retain(|(parent, numbers)| {
+            let parent = &remotes[*parent];
+            let is_gone = parent.step == Step::Lost;
+            if is_gone {
+                let reason = format!("host {}, which was to start it, is gone", parent.name);
+                missed
+                    .extend(numbers.iter().map(|n| Missed { number: *n, reason: reason.clone() }));
+            }
+            !is_gone
+        });
+        let waits = |number: usize| callers.waiting.contains(&(number as u32));
+        let comes = |(number, remote): (usize, &Remote)| {
+            matches!(remote.step, Step::Reaching | Step::Carrying) && !waits(number)
+        };
+        if !callers.waiting.is_empty() && !remotes.iter().enumerate().any(comes) {
+            let reason = "no host can start it".to_owned();
+            let alone = callers.waiting.by_ref();
+            missed.extend(alone.map(|number| Missed { number, reason: reason.clone() }));
+        }
+        missed
     }
 }

@@ -51,7 +51,7 @@ impl Running {
         let Some(way) = &self.plan.way else { return Ok(()) };
         let plans = std::mem::take(&mut self.plan.others);
         let (only_ping, how) = (self.plan.only_ping, (way.patience, self.signals.before));
-        self.callers = Callers::listen(way);
+        self.callers = Callers::listen(way, plans.len());
         let are_invited = self.callers.start(way, &plans, how.1)?;
         for plan in plans {
             let ranks: Vec<Rank> = plan.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
@@ -104,7 +104,10 @@ impl Running {
             let Some(way) = &self.plan.way else { return };
             for news in self.remotes[index].hear(&way.tool) {
                 match news {
-                    News::Up => self.is_up(index),
+                    News::Up => {
+                        self.is_up(index);
+                        self.send_on_errand(index);
+                    }
                     News::Said(frame) => self.take_frame(index, frame),
                     News::Lost(reason) => self.lose(index, &reason),
                 }
@@ -148,6 +151,7 @@ impl Running {
                 self.printer.say(&format!("gaspi_run: host {name}: {text}\n"));
             }
             Up::Rows(rows) => self.take_rows(rows),
+            Up::Missed { number, reason } => self.is_missed(index, number, &reason),
             Up::Meeting(bytes) => {
                 let Some(link) = self.remotes[index].link else { return };
                 if let Err(error) = self.host.feed(link, &bytes) {
