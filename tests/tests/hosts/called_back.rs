@@ -3,7 +3,7 @@
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use gaspi_tests::hosts::{Hosts, Options, ssh_config};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::job::{expect_finished, hosts, launch, rounds, victim};
 use crate::launched::{HOST_LOST, with_line, with_word};
-use crate::{TRAPPED, expect, failed, root_trial};
+use crate::{GUARD, TRAPPED, expect, failed, root_trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         root_trial("srun/no-way-back", no_way_back),
         root_trial("ssh/tree", tree),
+        root_trial("ssh/tree-without-its-ssh", without_ssh),
         root_trial("srun/host-that-vanishes", vanish),
         root_trial("srun/launcher-that-vanishes", launcher_vanishes),
         root_trial("srun/launcher-that-is-stopped", stopped),
@@ -110,6 +111,36 @@ fn tree() -> Result<()> {
     hosts.await_idle()
 }
 
+/// Agents that have called go on without the ssh that has started them.
+fn without_ssh() -> Result<()> {
+    let (hosts, files) = (hosts(3, Options::default())?, TempDir::new()?);
+    let gate = gate(&files)?;
+    let script = format!("exec 3<> {}; echo ready; read line <&3; hostname", gate.display());
+    let options = ["--tree=1", "--hosts", "bee,cow"];
+    let job = launch(&hosts, 0, &options, Path::new("sh"), &["-c", &script])?.start()?;
+    job.lines("ready", 2)?;
+    let shells = || with_line(&hosts, |line| line.starts_with("ssh\0"));
+    let found = shells();
+    expect(found.len() == 2, format!("{} of 2 ssh were found", found.len()))?;
+    found.iter().try_for_each(|shell| shell.signal(libc::SIGKILL))?;
+    let end = Instant::now() + GUARD;
+    while !shells().is_empty() {
+        expect(Instant::now() < end, "an ssh is left")?;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::fs::OpenOptions::new().write(true).open(&gate)?.write_all(b"go\ngo\n")?;
+    job.wait()?.success()?.says("bee")?.says("cow")?;
+    hosts.await_idle()
+}
+
+/// A FIFO at which ranks wait.
+fn gate(directory: &TempDir) -> Result<PathBuf> {
+    let gate = directory.path().join("gate");
+    let made = std::process::Command::new("mkfifo").arg(&gate).status()?;
+    expect(made.success(), "mkfifo failed")?;
+    Ok(gate)
+}
+
 /// The only address that gaspi_run may offer leads nowhere: each host is reached by itself.
 fn no_way_back() -> Result<()> {
     let (hosts, srun) = (hosts(3, TRAPPED)?, Srun::new()?);
@@ -169,9 +200,7 @@ fn tools(hosts: &Hosts, agents: bool) -> Vec<Process> {
 /// connections are full: its kernel answers, so nothing ends.
 fn stopped() -> Result<()> {
     let (hosts, srun) = (hosts(3, Options::default())?, Srun::new()?);
-    let gate = srun.directory.path().join("gate");
-    let made = std::process::Command::new("mkfifo").arg(&gate).status()?;
-    expect(made.success(), "mkfifo failed")?;
+    let gate = gate(&srun.directory)?;
     let script = format!("exec 3<> {}; echo ready; read line <&3; seq {LINES}", gate.display());
     let job = srun.job(&hosts, &["--hosts", "bee,cow"], Path::new("sh"), &["-c", &script])?;
     let job = job.env("GASPI_DEAD_AFTER", "3").start()?;
