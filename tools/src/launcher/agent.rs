@@ -198,7 +198,7 @@ impl Agent {
                 Ok(Some(frame)) => self.obey(frame),
                 Ok(None) => break,
                 Err(reason) => {
-                    eprintln!("gaspi_run: the agent did not understand gaspi_run: {reason}");
+                    complain(&format!("the agent did not understand gaspi_run: {reason}"));
                     return Some(Leave::Alone);
                 }
             }
@@ -215,7 +215,7 @@ impl Agent {
                 self.channel.say(&Up::Alive);
             }
             if self.liveness.is_cut() {
-                eprintln!("gaspi_run: the machine of gaspi_run does not answer any more");
+                complain("the machine of gaspi_run does not answer any more");
                 return Some(Leave::Alone);
             }
         }
@@ -279,13 +279,13 @@ impl Agent {
             (Down::Taken(count), _) => self.window = (self.window + count as usize).min(WINDOW),
             (Down::Meeting(bytes), Some(job)) => {
                 if let Err(error) = job.host.feed(Server::UPSTREAM, &bytes) {
-                    eprintln!("gaspi_run: the agent did not understand the meeting: {error}");
+                    complain(&format!("the agent did not understand the meeting: {error}"));
                     self.lost = true;
                 }
             }
             (Down::Reach(errand), _) => self.run_errand(&errand),
             (Down::Refused(reason), None) => {
-                eprintln!("gaspi_run: this agent is not wanted: {reason}");
+                complain(&format!("this agent is not wanted: {reason}"));
                 self.lost = true;
             }
             _ => {}
@@ -468,6 +468,11 @@ impl Agent {
             }
         }
     }
+}
+
+/// Says something on standard error, which is gone where whatever has started the agent is.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "gaspi_run: {text}");
 }
 
 fn output(piece: Piece<'_>) -> Up {
