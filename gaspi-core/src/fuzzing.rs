@@ -1,6 +1,7 @@
 //! Decoders of what comes from outside, for cargo-fuzz: only compiled with `--cfg fuzzing`, which
 //! that tool sets. Each function takes what the fuzzer made up and panics if something is wrong.
 
+use crate::bootstrap::Invitation;
 use crate::bootstrap::exchange::message::Message;
 use crate::bootstrap::exchange::relay_protocol::{self, RelayDecoder, RelayFrame};
 use crate::wire::frame::{Frame, PREFIX};
@@ -21,6 +22,15 @@ pub fn message(bytes: &[u8]) {
     if let Ok(Some((message, len))) = Message::decode(&bytes) {
         assert!(len <= bytes.len());
         assert_eq!(Message::decode(&message.encode()), Ok(Some((message.clone(), len))));
+    }
+}
+
+/// What an agent of gaspi_run reads to learn how to call back.
+pub fn invitation(bytes: &[u8]) {
+    let Some((flag, rest)) = bytes.split_first() else { return };
+    let bytes = with_length(*flag, rest);
+    if let Ok(invitation) = Invitation::read(&bytes[..]) {
+        assert!(bytes.starts_with(&invitation.encode()), "it was read otherwise than written");
     }
 }
 

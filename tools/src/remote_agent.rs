@@ -18,18 +18,24 @@ const LINES_MAX: usize = 12;
 const RUN: &[u8] = b"@gaspi run@\n";
 /// Asks for the tool's bytes.
 const CARRY: &[u8] = b"@gaspi carry@\n";
+/// Begins a line that says where a tool could not do its work, and why.
+const ABSENT: &str = "@gaspi absent@ ";
+/// The variable in which srun tells a process how Slurm calls its host.
+const SLURM_HOST: &str = "SLURMD_NODENAME";
 /// The first argument of a tool that was carried over.
 const CARRIED: &str = "--carried";
 
 /// What finds or takes in the tool on the other machine, as one line of POSIX sh. The line lies
 /// between single quotes and is read by the user's shell first, which may be csh or fish: so it has
 /// no quotes of that kind, no backslash, no exclamation mark. Arguments: path, what `--version`
-/// says, bytes, then those of the tool.
+/// says, bytes or 0 if it cannot be carried over, then those of the tool.
 const SCRIPT: &str = concat!(
     "p=$1 v=$2 n=$3; shift 3; ",
     "for q in \"$p\" \"$(command -v \"${p##*/}\")\"; do ",
     "if [ -n \"$q\" ] && [ -x \"$q\" ] && [ \"$(\"$q\" --version 2>/dev/null)\" = \"$v\" ]; ",
     "then echo \"@gaspi run@\"; exec \"$q\" \"$@\"; fi; done; ",
+    "[ \"$n\" -gt 0 ] || { echo \"@gaspi absent@ $SLURMD_NODENAME it is not installed there\"; ",
+    "exit 127; }; ",
     "umask 077; d=; t=; c() { rm -f \"$t\"; }; trap c 0; trap \"exit 129\" 1 2 13 15; ",
     // A directory may be mounted so that nothing in it can be executed.
     "for b in \"${TMPDIR:-/tmp}\" /var/tmp /dev/shm \"$HOME\"; do ",
@@ -77,10 +83,14 @@ impl Tool {
     }
 
     /// What runs it with `arguments`, as a program with its arguments.
-    pub(crate) fn words(&self, arguments: &[&OsStr]) -> Vec<OsString> {
+    pub(crate) fn words(&self, arguments: &[&OsStr], absent: Absent) -> Vec<OsString> {
+        let bytes = match absent {
+            Absent::Carried => self.bytes,
+            Absent::Told => 0,
+        };
         let mut words: Vec<OsString> = ["sh", "-c", SCRIPT, "gaspi"].map(OsString::from).into();
         words.push(self.path.clone().into());
-        words.extend([self.version.clone().into(), self.bytes.to_string().into()]);
+        words.extend([self.version.clone().into(), bytes.to_string().into()]);
         words.extend(arguments.iter().map(|word| (*word).to_owned()));
         words
     }
@@ -89,6 +99,31 @@ impl Tool {
     pub fn path(&self) -> &Path {
         &self.path
     }
+}
+
+/// What is done where a tool is not installed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// Its bytes are asked for.
+    Carried,
+    /// A line says so.
+    Told,
+}
+
+/// How whatever has started this process calls its host, if it has told.
+pub fn own_host() -> Option<String> {
+    std::env::var(SLURM_HOST).ok().filter(|name| !name.is_empty())
+}
+
+/// The line by which a tool that was started on many hosts says that it cannot do its work.
+pub fn absent_line(reason: &str) -> String {
+    let reason = reason.replace('\n', " ");
+    format!("{ABSENT}{} {reason}\n", own_host().unwrap_or_default())
+}
+
+/// The host and the reason, if this is such a line.
+pub fn absent(line: &str) -> Option<(&str, &str)> {
+    line.strip_prefix(ABSENT)?.trim_end().split_once(' ')
 }
 
 /// What came out of ssh before the tool itself speaks.
@@ -160,6 +195,17 @@ mod tests {
     fn the_script_survives_every_shell() {
         for letter in ['\'', '\\', '!', '\n'] {
             assert!(!SCRIPT.contains(letter), "{letter:?}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_told_where_a_tool_is_absent() {
+        assert!(SCRIPT.contains(ABSENT) && SCRIPT.contains(SLURM_HOST));
+        let line = absent_line("no way\nback");
+        assert_eq!(absent(&line), Some((own_host().unwrap_or_default().as_str(), "no way back")));
+        assert_eq!(absent("@gaspi absent@ n07 it is not\n"), Some(("n07", "it is not")));
+        for other in ["", "@gaspi run@", "@gaspi absent@", "@gaspi absent@ n07"] {
+            assert_eq!(absent(other), None);
         }
     }
 

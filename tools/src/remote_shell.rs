@@ -1,13 +1,15 @@
-//! The programs that run a command on another machine: ssh, or srun in an allocation of Slurm.
+//! The programs that run a command on another machine: ssh, what batch systems have in its place
+//! within an allocation (srun of Slurm, blaunch of LSF, pbs_tmrsh of PBS, qrsh of Grid Engine), and
+//! rsh.
 //!
-//! Both connect standard input, output and errors of that command with pipes here.
+//! All connect standard input, output and errors of that command with pipes here.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 
-use crate::remote_agent::Tool;
+use crate::remote_agent::{Absent, Tool};
 
 /// How a program takes its arguments.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,6 +18,28 @@ enum Kind {
     Ssh,
     /// As srun of Slurm does: options, among them the host, and a command with its arguments.
     Srun,
+    /// As rsh does: host, a line for a shell. It has no options of ssh.
+    Rsh,
+}
+
+/// Programs that are called as rsh is.
+const RSH_LIKE: [&str; 5] = ["rsh", "remsh", "blaunch", "pbs_tmrsh", QRSH];
+/// Without this option it asks for a job of its own.
+const QRSH: &str = "qrsh";
+const QRSH_OPTION: &str = "-inherit";
+
+impl Kind {
+    /// By its name.
+    fn of(program: &OsStr) -> Kind {
+        let name = Path::new(program).file_name();
+        if name == Some(OsStr::new("srun")) {
+            Kind::Srun
+        } else if RSH_LIKE.iter().any(|known| name == Some(OsStr::new(known))) {
+            Kind::Rsh
+        } else {
+            Kind::Ssh
+        }
+    }
 }
 
 /// How other machines are reached.
@@ -27,9 +51,10 @@ pub struct RemoteShell {
 }
 
 impl RemoteShell {
-    /// By `program`, else by GASPI_SSH, else by `usual`: srun, or a program that takes the
-    /// arguments of ssh, perhaps with options behind it, separated by blanks. `options` follow as
-    /// they are. A machine whose sshd says nothing for `silent` seconds counts as lost.
+    /// By `program`, else by GASPI_SSH, else by `usual`: srun, one that is called as rsh is, or one
+    /// that takes the arguments of ssh, perhaps with options behind it, separated by blanks.
+    /// `options` follow as they are. A machine whose sshd says nothing for `silent` seconds counts
+    /// as lost.
     ///
     /// # Errors
     /// There is no program in it.
@@ -44,17 +69,21 @@ impl RemoteShell {
         let words = line.as_bytes().split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
         let mut words = words.map(|word| OsStr::from_bytes(word).to_owned());
         let Some(program) = words.next() else {
-            return Err("--ssh or GASPI_SSH names no program; unset, it is ssh, or srun in an \
-                        allocation of Slurm"
+            return Err("--ssh or GASPI_SSH names no program; unset, it is ssh, or what a batch \
+                        system has for the hosts of an allocation"
                 .to_owned());
         };
         let mut all: Vec<OsString> = words.collect();
         all.extend_from_slice(options);
-        let is_srun = Path::new(&program).file_name() == Some(OsStr::new("srun"));
-        let kind = if is_srun { Kind::Srun } else { Kind::Ssh };
+        let kind = Kind::of(&program);
+        let is_qrsh = Path::new(&program).file_name() == Some(OsStr::new(QRSH));
         match kind {
             Kind::Ssh => all.extend(ssh_options(silent)),
             Kind::Srun => all.extend(SRUN_OPTIONS.map(OsString::from)),
+            Kind::Rsh if is_qrsh && !all.iter().any(|option| option == QRSH_OPTION) => {
+                all.push(QRSH_OPTION.into());
+            }
+            Kind::Rsh => {}
         }
         Ok(RemoteShell { program, options: all, kind })
     }
@@ -68,29 +97,68 @@ impl RemoteShell {
     /// running when it is killed.
     pub fn end_signal(&self) -> i32 {
         match self.kind {
-            Kind::Ssh => libc::SIGKILL,
+            Kind::Ssh | Kind::Rsh => libc::SIGKILL,
             Kind::Srun => libc::SIGTERM,
         }
     }
 
+    /// As words from which [`RemoteShell::of_words`] makes it again on another machine.
+    pub fn to_words(&self) -> Vec<OsString> {
+        std::iter::once(&self.program).chain(&self.options).cloned().collect()
+    }
+
+    /// Of a program and all of its options; `None` without a program.
+    pub fn of_words(words: Vec<OsString>) -> Option<RemoteShell> {
+        let mut words = words.into_iter();
+        let program = words.next().filter(|program| !program.is_empty())?;
+        let kind = Kind::of(&program);
+        Some(RemoteShell { program, options: words.collect(), kind })
+    }
+
     /// The command that runs `tool` with `arguments` on `host`.
     pub fn command(&self, host: &str, tool: &Tool, arguments: &[&OsStr]) -> Command {
-        let words = tool.words(arguments);
+        self.command_of(host, &tool.words(arguments, Absent::Carried))
+    }
+
+    fn command_of(&self, host: &str, words: &[OsString]) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.options);
         match self.kind {
-            Kind::Ssh => {
+            Kind::Ssh | Kind::Rsh => {
                 let mut line = b"exec".to_vec();
-                for word in &words {
+                for word in words {
                     line.push(b' ');
                     line.extend(quoted(word.as_bytes()));
                 }
                 command.arg(address(host)).arg(OsStr::from_bytes(&line));
             }
             Kind::Srun => {
-                command.arg(format!("--nodelist={host}")).args(&words);
+                command.args(SRUN_ONE).arg(format!("--nodelist={host}")).args(words);
             }
         }
+        command
+    }
+
+    /// Whether one process of the program starts a tool on many hosts, as srun does.
+    pub fn starts_many(&self) -> bool {
+        self.kind == Kind::Srun
+    }
+
+    /// The command that runs `tool` with `arguments` on all of `hosts`, or on the only one, if the
+    /// program does not [start many](RemoteShell::starts_many). Each gets the bytes of its standard
+    /// input, and what they write comes out by lines. A tool that is not there is not carried over:
+    /// a line says so, see [`absent`](crate::remote_agent::absent).
+    pub fn command_for_many(&self, hosts: &[&str], tool: &Tool, arguments: &[&OsStr]) -> Command {
+        let words = tool.words(arguments, Absent::Told);
+        if let ([host], false) = (hosts, self.starts_many()) {
+            return self.command_of(host, &words);
+        }
+        let mut command = Command::new(&self.program);
+        let count = hosts.len();
+        command.args(&self.options).args(SRUN_MANY);
+        command.arg(format!("--nodes={count}")).arg(format!("--ntasks={count}"));
+        command.arg(format!("--nodelist={}", hosts.join(",")));
+        command.args(words);
         command
     }
 }
@@ -113,18 +181,18 @@ fn ssh_options(silent: u64) -> Vec<OsString> {
     all
 }
 
-/// One process on one node that may use all of the node's cores, beside other steps. Without
-/// `--unbuffered` srun passes on whole lines only, and frames have none.
-const SRUN_OPTIONS: [&str; 8] = [
-    "--nodes=1",
-    "--ntasks=1",
-    "--overlap",
-    "--cpu-bind=none",
-    "--mpi=none",
-    "--unbuffered",
-    "--quiet",
-    "--export=ALL",
-];
+/// All of a node's cores may be used, beside other steps.
+const SRUN_OPTIONS: [&str; 5] =
+    ["--overlap", "--cpu-bind=none", "--mpi=none", "--quiet", "--export=ALL"];
+
+/// One process on one node. Without `--unbuffered` srun passes on whole lines only, and frames have
+/// none.
+const SRUN_ONE: [&str; 3] = ["--nodes=1", "--ntasks=1", "--unbuffered"];
+
+/// A process on each of several nodes, which all read what comes in. The end of one of them, or of
+/// a node, ends no other.
+const SRUN_MANY: [&str; 5] =
+    ["--ntasks-per-node=1", "--input=all", "--no-kill", "--kill-on-bad-exit=0", "--wait=0"];
 
 /// A word between single quotes, as all shells read it.
 fn quoted(word: &[u8]) -> Vec<u8> {
@@ -199,10 +267,52 @@ mod tests {
         let tool = Tool::own("gaspi_run").expect("tool");
         let command = srun.command("n07", &tool, &[OsStr::new("--agent")]);
         let words: Vec<&OsStr> = command.get_args().collect();
-        assert_eq!(words[..3], ["--mem=0", "--quit-on-interrupt", "--nodes=1"]);
+        assert_eq!(words[..3], ["--mem=0", "--quit-on-interrupt", "--overlap"]);
+        assert!(words.contains(&OsStr::new("--nodes=1")) && srun.starts_many());
         let at = words.iter().position(|word| *word == "--nodelist=n07").expect("the host");
         assert_eq!(words[at + 1..at + 3], ["sh", "-c"]);
         assert_eq!(words.last(), Some(&OsStr::new("--agent")));
         assert!(!words.contains(&OsStr::new("-T")), "an option of ssh");
+    }
+
+    #[test]
+    fn one_srun_starts_all() {
+        let tool = Tool::own("gaspi_run").expect("tool");
+        let srun = shell("srun", &[]).expect("srun");
+        let command = srun.command_for_many(&["n07", "n09"], &tool, &[OsStr::new("--agent")]);
+        let words: Vec<&OsStr> = command.get_args().collect();
+        for word in ["--nodes=2", "--ntasks=2", "--nodelist=n07,n09", "--no-kill"] {
+            assert!(words.contains(&OsStr::new(word)), "{word}: {words:?}");
+        }
+        assert!(!words.contains(&OsStr::new("--nodes=1")), "{words:?}");
+        let ssh = shell("ssh -v", &[]).expect("ssh");
+        assert!(!ssh.starts_many());
+        // As another machine makes it again.
+        for shell in [srun, ssh] {
+            let again = RemoteShell::of_words(shell.to_words()).expect("a program");
+            let command = |shell: &RemoteShell| shell.command_for_many(&["n07"], &tool, &[]);
+            assert!(command(&again).get_args().eq(command(&shell).get_args()));
+        }
+        assert!(RemoteShell::of_words(Vec::new()).is_none());
+    }
+
+    #[test]
+    fn programs_like_rsh_get_the_host_and_a_line() {
+        let tool = Tool::own("gaspi_run").expect("tool");
+        for (line, before) in [
+            ("blaunch", &[][..]),
+            ("/opt/pbs/bin/pbs_tmrsh", &[]),
+            ("rsh -l me", &["-l", "me"]),
+            ("qrsh", &["-inherit"]),
+            ("/opt/sge/qrsh -inherit -v A=1", &["-inherit", "-v", "A=1"]),
+        ] {
+            let rsh = shell(line, &[]).expect("rsh");
+            let command = rsh.command("n07", &tool, &[OsStr::new("--agent")]);
+            let words: Vec<&OsStr> = command.get_args().collect();
+            let (last, first) = words.split_last().expect("words");
+            assert_eq!(first, [before, &["n07"]].concat(), "{line}");
+            let last = last.to_string_lossy();
+            assert!(last.starts_with("exec 'sh' '-c' ") && last.ends_with("'--agent'"), "{last}");
+        }
     }
 }

@@ -4,6 +4,7 @@
 #[path = "harness/mod.rs"]
 mod harness;
 
+use harness::far::Far;
 use harness::{Outcome, Run, gaspi_run};
 use std::fs;
 use std::path::PathBuf;
@@ -87,6 +88,85 @@ fn a_dry_run_says_where_ranks_would_run_and_starts_nothing() {
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert!(lines.len() == 2 && lines[1].starts_with("rank 1  "), "{}", outcome.stdout);
     assert!(lines.iter().all(|line| line.ends_with("  on any core")), "{}", outcome.stdout);
+}
+
+/// Batch systems by the variable that names their hosts, the words of a host in the file, and the
+/// program that reaches hosts.
+const SYSTEMS: [(&str, &str, &str); 3] = [
+    ("LSB_DJOB_HOSTFILE", "", "blaunch"),
+    ("PBS_NODEFILE", "", "pbs_tmrsh"),
+    ("PE_HOSTFILE", " 1 all.q <NULL>", "qrsh"),
+];
+const TWO: [&str; 2] = ["240.0.0.1", "240.0.0.2"];
+
+#[test]
+fn batch_systems_reach_their_hosts_by_their_own_program() {
+    for (variable, words, program) in SYSTEMS {
+        let far = Far::new();
+        let found = far.rsh_like(program);
+        let path = format!("{found}:{}", std::env::var("PATH").expect("PATH"));
+        let (_directory, hosts) = file(&TWO.map(|host| format!("{host}{words}\n")).concat());
+        let hosts = hosts.to_str().expect("path");
+        let environment = [(variable, hosts), ("PATH", &path)];
+        let show = ["sh", "-c", "echo $GASPI_RANK $SSH_BY; read line; echo $line"];
+        let outcome = with(&show, &environment).success();
+        let expected = [
+            String::new(),
+            String::new(),
+            format!("0 {program} {}", TWO[0]),
+            format!("1 {program} {}", TWO[1]),
+        ];
+        assert_eq!(outcome.sorted(), expected, "{}", outcome.stderr);
+        // It has no options of ssh, and is started once for each host.
+        assert_eq!(far.calls().lines().count(), 2, "{}", far.calls());
+        let begin = match program {
+            "qrsh" => format!("qrsh -inherit {}", TWO[0]),
+            _ => format!("{program} {} exec ", TWO[0]),
+        };
+        assert!(far.calls().lines().any(|call| call.starts_with(&begin)), "{}", far.calls());
+        // What the user names counts before it.
+        let ssh = far.path("ssh").to_string_lossy().into_owned();
+        let by_ssh = ["sh", "-c", "echo $GASPI_RANK $SSH_FAR"];
+        let named = with(&[&["--ssh", &ssh], &by_ssh[..]].concat(), &environment).success();
+        assert_eq!(named.sorted(), [format!("0 {}", TWO[0]), format!("1 {}", TWO[1])]);
+        let variables = [environment[0], environment[1], ("GASPI_SSH", &ssh)];
+        let named = with(&by_ssh, &variables).success();
+        assert_eq!(named.sorted(), [format!("0 {}", TWO[0]), format!("1 {}", TWO[1])]);
+    }
+}
+
+#[test]
+fn a_host_that_a_batch_system_does_not_reach_is_named_with_its_words() {
+    let far = Far::new();
+    far.program("blaunch", "#!/bin/sh\necho \"$1: not of this job\" >&2\nexit 3\n");
+    let path = format!("{}:/usr/bin:/bin", far.directory.path().display());
+    let (_directory, hosts) = file("240.0.0.1\n");
+    let environment = [("LSB_DJOB_HOSTFILE", hosts.to_str().expect("path")), ("PATH", &path)];
+    let outcome = with(&SHOW, &environment);
+    assert_eq!(outcome.code, Some(255));
+    let said = "host 240.0.0.1: blaunch ended with exit status 3: 240.0.0.1: not of this job";
+    assert!(outcome.stderr.contains(said), "{}", outcome.stderr);
+}
+
+#[test]
+fn how_hosts_are_reached_is_told_to_those_who_ask() {
+    for (variable, words, program) in SYSTEMS {
+        let far = Far::new();
+        let (_directory, hosts) = file(&format!("240.0.0.1{words}\n"));
+        let hosts = hosts.to_str().expect("path");
+        // Without the program it is ssh.
+        let dry = with(&["--dry-run"], &[(variable, hosts), ("PATH", "/usr/bin:/bin")]).success();
+        let said = format!("other hosts are reached by ssh: {program}, by which ");
+        assert!(dry.stderr.contains(&said), "{}", dry.stderr);
+        let path = format!("{}:/usr/bin:/bin", far.rsh_like(program));
+        let environment = [(variable, hosts), ("PATH", &path), ("GASPI_LOG", "info")];
+        let told = with(&["true"], &environment).success();
+        let said = format!("other hosts are reached by {program}: the hosts are those of an ");
+        assert!(told.stderr.contains(&said), "{}", told.stderr);
+        let named = with(&["--dry-run", "--ssh", "my-ssh"], &environment).success();
+        let said = "other hosts are reached by my-ssh: --ssh names it";
+        assert!(named.stderr.contains(said), "{}", named.stderr);
+    }
 }
 
 #[test]

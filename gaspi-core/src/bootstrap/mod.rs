@@ -25,6 +25,7 @@ mod variables;
 
 pub use auth::KEY_BYTES;
 pub use card::Card;
+pub use exchange::callback::{Callback, Callbacks, Invitation};
 pub(crate) use exchange::client::report_unable;
 pub use exchange::client::{Client, Table};
 pub use exchange::membership::{LauncherEvent, Membership};

@@ -146,12 +146,8 @@ pub fn set_keepalive(
     Ok(sockopt::set_socket_keepalive(fd, true)?)
 }
 
-/// How long ago the other side's kernel was heard on a connection: its data, or its
-/// acknowledgement.
-///
-/// # Errors
-/// The kernel's.
-pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
+/// What the kernel knows of a connection.
+fn info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     // SAFETY: all zeroes is a valid value of this struct of numbers.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -160,11 +156,36 @@ pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
         let to = (&raw mut info).cast();
         libc::getsockopt(fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
     };
-    if failed != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(info) }
+}
+
+fn heard(info: &libc::tcp_info) -> Duration {
     let ago_ms = info.tcpi_last_data_recv.min(info.tcpi_last_ack_recv);
-    Ok(Duration::from_millis(ago_ms.into()))
+    Duration::from_millis(ago_ms.into())
+}
+
+/// How long ago the other side's kernel was heard on a connection: its data, or its
+/// acknowledgement.
+///
+/// # Errors
+/// The kernel's.
+pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
+    info(fd).map(|info| heard(&info))
+}
+
+/// Whether the other side's kernel has not answered for `patience`, though this one asks it again
+/// and again: by data that it sends again, or, on an idle connection, by [`set_keepalive`]. A
+/// window that is full is no silence: questions about it come ever more rarely, and are answered.
+///
+/// # Errors
+/// The kernel's.
+pub fn is_unanswered(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<bool> {
+    let info = info(fd)?;
+    let asked = match info.tcpi_unacked {
+        0 => info.tcpi_probes >= 2,
+        _ => info.tcpi_retransmits > 0,
+    };
+    Ok(asked && heard(&info) >= patience)
 }
 
 /// The congestion control of a socket.

@@ -15,7 +15,7 @@ use crate::job::{expect_finished, hosts, launch, rounds, start, victim};
 use crate::{ONLY_IPV6, TRAPPED, expect, failed, root_trial};
 
 /// What gaspi_run ends with when a host could not be reached or was lost.
-const HOST_LOST: i32 = 255;
+pub(crate) const HOST_LOST: i32 = 255;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -132,14 +132,14 @@ fn silent_host() -> Result<()> {
 }
 
 /// The processes of a job whose command lines have this word.
-fn with_word(hosts: &Hosts, word: &str) -> Vec<Process> {
+pub(crate) fn with_word(hosts: &Hosts, word: &str) -> Vec<Process> {
     with_line(hosts, |line| {
         let mut words = line.split('\0');
         words.any(|found| found == word || found.ends_with(&format!("/{word}")))
     })
 }
 
-fn with_line(hosts: &Hosts, is_one: impl Fn(&str) -> bool) -> Vec<Process> {
+pub(crate) fn with_line(hosts: &Hosts, is_one: impl Fn(&str) -> bool) -> Vec<Process> {
     let pids = hosts.iter().flat_map(|host| host.processes());
     let is_one = |pid: &i32| {
         let line = std::fs::read_to_string(format!("/proc/{pid}/cmdline"));

@@ -1,6 +1,7 @@
 //! Several hosts: the harness itself, jobs over hosts, and their faults.
 
 mod by_hand;
+mod called_back;
 mod faults;
 mod harness;
 mod job;
@@ -46,6 +47,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(by_hand::trials());
     trials.extend(meeting::trials());
     trials.extend(launched::trials());
+    trials.extend(called_back::trials());
     trials.extend(faults::trials());
     trials.extend(tarantella::trials());
     let is_for_full = |name: &str| ONLY_IN_FULL.iter().any(|part| name.contains(part));

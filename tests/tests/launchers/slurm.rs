@@ -1,5 +1,5 @@
-//! Slurm itself: a controller and two nodes, each on a host of its own, without its plugins for MPI
-//! and with those for PMI-1 and PMIx.
+//! Slurm itself: a controller and three nodes, each on a host of its own, without its plugins for
+//! MPI and with those for PMI-1 and PMIx.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -31,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         slurm.script()?;
         slurm.step_with_munge()?;
         slurm.allocation()?;
+        slurm.allocation_of_three()?;
         slurm.output_of_every_byte()?;
         slurm.killed_launcher()
     })]
@@ -64,12 +65,13 @@ SlurmdPidFile=@FILES@/%n.pid
 LaunchParameters=disable_send_gids
 NodeName=ant NodeAddr=@ANT@ CPUs=1
 NodeName=bee NodeAddr=@BEE@ CPUs=1
-PartitionName=all Nodes=ant,bee Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:4
+NodeName=cow NodeAddr=@COW@ CPUs=1
+PartitionName=all Nodes=ant,bee,cow Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES:4
 ";
 
 impl Slurm {
     fn start() -> Result<Slurm> {
-        let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
+        let (hosts, files) = (Hosts::new(3, Options::default())?, TempDir::new()?);
         let mut slurm = Slurm { hosts, files, daemons: Vec::new() };
         slurm.write_files()?;
         let (hosts, tools) = (&slurm.hosts, unpacked()?.join("usr/sbin"));
@@ -100,12 +102,13 @@ impl Slurm {
     }
 
     fn write_files(&self) -> Result<()> {
-        for name in ["state", "ant", "bee", "pmix-files", "shown/pmix2/lib"] {
+        for name in ["state", "ant", "bee", "cow", "pmix-files", "shown/pmix2/lib"] {
             std::fs::create_dir_all(self.path(name))?;
         }
         let text = CONFIGURATION
             .replace("@ANT@", &self.hosts[0].ipv4().to_string())
             .replace("@BEE@", &self.hosts[1].ipv4().to_string())
+            .replace("@COW@", &self.hosts[2].ipv4().to_string())
             .replace("@PLUGINS@", &libraries()?.join("slurm-wlm").display().to_string())
             .replace("@FILES@", &self.files.path().display().to_string());
         std::fs::write(self.path("slurm.conf"), text)?;
@@ -116,7 +119,7 @@ impl Slurm {
         Ok(())
     }
 
-    /// Slurm's plugin knows the library by its place in the system only, and both nodes by one name
+    /// Slurm's plugin knows the library by its place in the system only, and all nodes by one name
     /// of a directory, which has to be each one's own.
     fn show_pmix(&self, host: &Host) -> Result<()> {
         let own = self.path("pmix-files");
@@ -131,12 +134,12 @@ impl Slurm {
         mount(&["-t", "overlay", "overlay", "-o", &shown], Path::new(SYSTEM_LIBRARIES))
     }
 
-    /// Waits until both nodes are idle.
+    /// Waits until all nodes are idle.
     fn await_nodes(&mut self) -> Result<()> {
         let end = Instant::now() + GUARD;
         loop {
             let job = self.tool("sinfo")?.args(["-h", "-t", "idle", "-o", "%D"]);
-            if job.run()?.stdout.trim() == "2" {
+            if job.run()?.stdout.trim() == "3" {
                 return Ok(());
             }
             let ended =
@@ -148,7 +151,7 @@ impl Slurm {
     }
 
     fn logs(&self) -> String {
-        let names = ["slurmctld-wlm-ant", "slurmd-wlm-ant", "slurmd-wlm-bee"];
+        let names = ["slurmctld-wlm-ant", "slurmd-wlm-ant", "slurmd-wlm-bee", "slurmd-wlm-cow"];
         let log = |name: &str| std::fs::read_to_string(self.path(name)).unwrap_or_default();
         names.iter().map(|name| format!("{name}:\n{}", log(name))).collect()
     }
@@ -196,7 +199,7 @@ impl Slurm {
         outcome.says("set GASPI_LAUNCHER to slurm, torchrun or single").map(drop)
     }
 
-    /// Without a key file munge vouches for the hosts: one daemon for both, since they share /run.
+    /// Without a key file munge vouches for the hosts: one daemon for all, since they share /run.
     fn step_with_munge(&self) -> Result<()> {
         let (key, socket) = (self.path("munge.key"), Path::new("/run/munge/munge.socket.2"));
         std::fs::write(&key, [0x5a; 64])?;
@@ -254,7 +257,18 @@ impl Slurm {
         expect_met(job.arg(meet(MpiLibrary::None)?).arg("Gg").run()?, 6, 1)
     }
 
-    /// srun hands on what ranks write as it is, lines or not, and their status.
+    /// One srun starts gaspi_run on all other hosts, and each calls back.
+    fn allocation_of_three(&self) -> Result<()> {
+        let job = self.tool("salloc")?.args(["-N", "3", "-n", "6", "-O"]).arg(gaspi_run()?);
+        let job = job.env("GASPI_LOG", "info").arg(meet(MpiLibrary::None)?).arg("GgGg");
+        let outcome = job.run()?.says("srun starts gaspi_run on bee, cow, to call back")?;
+        if outcome.stderr.contains("tried by itself") || outcome.stderr.contains("refused") {
+            return Err(outcome.failure("a host did not call back"));
+        }
+        expect_met(outcome, 6, 2)
+    }
+
+    /// The connections hand on what ranks write as it is, lines or not, and their status.
     fn output_of_every_byte(&self) -> Result<()> {
         let file = self.path("bytes");
         let bytes: Vec<u8> = (0..1 << 20).map(|at: u32| (at ^ (at >> 8)) as u8).collect();

@@ -1,21 +1,25 @@
 //! The agent: gaspi_run on another machine of the job. It is started through ssh and does for the
 //! ranks of its machine what gaspi_run does for its own, as told by frames on standard input and
-//! telling by frames on standard output.
+//! telling by frames on standard output; or both by a connection that it makes itself.
 //!
 //! Invariant: the agent and all that it started end when gaspi_run closes the connection, and when
 //! the machine of gaspi_run is not there any more.
 
 use crate::assignment::Assignment;
+use crate::callback;
 use crate::channel::Channel;
 use crate::input;
 use crate::local_ranks::{self, LocalRanks, Piece};
 use crate::process::{self, Setting};
-use crate::protocol::{self, Down, Up};
+use crate::protocol::{self, Down, Errand, Up};
 use crate::refusal::Refusal;
 use crate::ssh_liveness::SshLiveness;
+use crate::starter::Starter;
 use crate::{environment, identity, limits};
 use gaspi_core::Rank;
-use gaspi_core::bootstrap::Server;
+use gaspi_core::bootstrap::{Invitation, Server};
+use gaspi_tools::remote_agent::Tool;
+use gaspi_tools::remote_shell::RemoteShell;
 use gaspi_tools::signals::Signals;
 use gaspi_tools::system::{self, Watch};
 use std::fs::File;
@@ -24,6 +28,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Makes this program an agent.
+pub(crate) const AGENT: &str = "--agent";
+/// Behind it: the agent is to call gaspi_run back.
+pub(crate) const CALL_BACK: &str = "--call-back";
 
 /// Bytes of output that may be on the way.
 const WINDOW: usize = 1 << 20;
@@ -58,7 +67,7 @@ struct Agent {
     signals: Signals,
     descriptors: libc::rlimit,
     channel: Channel,
-    ssh_liveness: SshLiveness,
+    liveness: Liveness,
     job: Option<Job>,
     /// For rank 0, not yet taken by it.
     input: Vec<u8>,
@@ -70,26 +79,79 @@ struct Agent {
     part: Option<bool>,
     /// There is no sense in going on.
     lost: bool,
+    /// Of an agent that has called back, which may have others start and call.
+    invitation: Option<Invitation>,
+    /// What starts those.
+    starters: Vec<Starter>,
+}
+
+/// What connects the agent with gaspi_run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Line {
+    /// Standard input and output.
+    Pipes,
+    /// A connection that it makes, as an invitation on standard input says.
+    Callback,
+}
+
+/// Whether the machine of gaspi_run answers.
+#[derive(Debug)]
+enum Liveness {
+    Ssh(SshLiveness),
+    Callback(callback::Liveness),
+}
+
+impl Liveness {
+    fn set_patience(&mut self, patience: Duration) {
+        match self {
+            Liveness::Ssh(ssh) => ssh.set_patience(patience),
+            Liveness::Callback(callback) => callback.set_patience(patience),
+        }
+    }
+
+    fn is_cut(&mut self) -> bool {
+        match self {
+            Liveness::Ssh(ssh) => ssh.is_cut(),
+            Liveness::Callback(callback) => callback.is_cut(),
+        }
+    }
+}
+
+/// Connects with gaspi_run; the invitation, if there was one, comes along.
+fn connect(line: Line) -> Result<(Channel, Liveness, Option<Invitation>), Refusal> {
+    let failed = |error| Refusal::launcher(format!("agent: {error}"));
+    match line {
+        Line::Pipes => {
+            let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+            let pair = copy(std::io::stdin().as_fd())
+                .and_then(|from| Ok((from, copy(std::io::stdout().as_fd())?)));
+            let channel = pair.and_then(|(from, to)| Channel::new(from, to)).map_err(failed)?;
+            Ok((channel, Liveness::Ssh(SshLiveness::find()), None))
+        }
+        Line::Callback => {
+            let (socket, invitation) = callback::call()?;
+            let patience = Duration::from_secs(crate::plan::DEAD_AFTER);
+            let liveness = callback::Liveness::new(&socket, patience).map_err(failed)?;
+            let channel = Channel::over(socket).map_err(failed)?;
+            Ok((channel, Liveness::Callback(liveness), Some(invitation)))
+        }
+    }
 }
 
 /// Runs the agent to its end; the status to exit with.
-pub(crate) fn run() -> Result<u8, Refusal> {
+pub(crate) fn run(line: Line) -> Result<u8, Refusal> {
     process::reset_signals();
     let taken = [libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
     let signals = Signals::take(taken)
         .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
     let descriptors = system::raise_descriptor_limit();
     process::adopt_orphans();
-    let pipes = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-    let pair = pipes(std::io::stdin().as_fd())
-        .and_then(|from| Ok((from, pipes(std::io::stdout().as_fd())?)));
-    let channel = pair.and_then(|(from, to)| Channel::new(from, to));
-    let channel = channel.map_err(|error| Refusal::launcher(format!("agent: {error}")))?;
+    let (channel, liveness, invitation) = connect(line)?;
     let mut agent = Agent {
         signals,
         descriptors,
         channel,
-        ssh_liveness: SshLiveness::find(),
+        liveness,
         job: None,
         input: Vec::new(),
         input_ended: false,
@@ -97,6 +159,8 @@ pub(crate) fn run() -> Result<u8, Refusal> {
         alive_at: Instant::now() + ALIVE,
         part: None,
         lost: false,
+        invitation,
+        starters: Vec::new(),
     };
     let hello = Up::Hello { version: protocol::VERSION, machine: identity::look_up() };
     agent.channel.say(&hello);
@@ -134,11 +198,12 @@ impl Agent {
                 Ok(Some(frame)) => self.obey(frame),
                 Ok(None) => break,
                 Err(reason) => {
-                    eprintln!("gaspi_run: the agent did not understand gaspi_run: {reason}");
+                    complain(&format!("the agent did not understand gaspi_run: {reason}"));
                     return Some(Leave::Alone);
                 }
             }
         }
+        self.hear_starters();
         if self.take_signals() || self.lost {
             return Some(Leave::Alone);
         }
@@ -149,8 +214,8 @@ impl Agent {
             if !self.channel.pending() {
                 self.channel.say(&Up::Alive);
             }
-            if self.ssh_liveness.is_cut() {
-                eprintln!("gaspi_run: the machine of gaspi_run does not answer any more");
+            if self.liveness.is_cut() {
+                complain("the machine of gaspi_run does not answer any more");
                 return Some(Leave::Alone);
             }
         }
@@ -180,6 +245,9 @@ impl Agent {
         watches.extend(self.channel.readable().map(read));
         watches
             .extend(self.channel.writable().map(|fd| (Watch { fd, room: true }, Source::Always)));
+        watches.extend(self.starters.iter().flat_map(Starter::readable).map(read));
+        let full = self.starters.iter().filter_map(Starter::writable);
+        watches.extend(full.map(|fd| (Watch { fd, room: true }, Source::Always)));
         if let Some(job) = &self.job {
             watches.push(read(job.host.as_fd()));
             let input = job.local_ranks.input.as_ref().filter(|_| !self.input.is_empty());
@@ -211,11 +279,42 @@ impl Agent {
             (Down::Taken(count), _) => self.window = (self.window + count as usize).min(WINDOW),
             (Down::Meeting(bytes), Some(job)) => {
                 if let Err(error) = job.host.feed(Server::UPSTREAM, &bytes) {
-                    eprintln!("gaspi_run: the agent did not understand the meeting: {error}");
+                    complain(&format!("the agent did not understand the meeting: {error}"));
                     self.lost = true;
                 }
             }
+            (Down::Reach(errand), _) => self.run_errand(&errand),
+            (Down::Refused(reason), None) => {
+                complain(&format!("this agent is not wanted: {reason}"));
+                self.lost = true;
+            }
             _ => {}
+        }
+    }
+
+    /// Starts agents on further hosts.
+    fn run_errand(&mut self, errand: &Errand) {
+        for (number, host) in &errand.hosts {
+            if let Err(reason) = self.start_agent(errand, *number, host) {
+                self.channel.say(&Up::Missed { number: *number, reason });
+            }
+        }
+    }
+
+    fn start_agent(&mut self, errand: &Errand, number: u32, host: &str) -> Result<(), String> {
+        let words = |error: std::io::Error| error.to_string();
+        let invitation = self.invitation.as_ref().ok_or("its agent has not called back")?;
+        let shell = RemoteShell::of_words(errand.shell.clone()).ok_or("no program is named")?;
+        let tool = Tool::own("gaspi_run").map_err(words)?;
+        let invitation = invitation.for_hosts(vec![(number, host.to_owned())]);
+        let starter = Starter::start(&shell, &tool, &invitation, self.signals.before);
+        self.starters.push(starter.map_err(words)?);
+        Ok(())
+    }
+
+    fn hear_starters(&mut self) {
+        for missed in self.starters.iter_mut().flat_map(Starter::hear) {
+            self.channel.say(&Up::Missed { number: missed.number, reason: missed.reason });
         }
     }
 
@@ -244,8 +343,7 @@ impl Agent {
             notices.for_each(|notice| self.channel.say(&notice));
         }
         let named = |name: &str| plan.variable(name);
-        self.ssh_liveness
-            .set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
+        self.liveness.set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
         plan.check_programs()?;
         crate::plan::check_descriptors(plan.ranks.len(), 0)?;
         let host = Server::relay().map_err(|error| Refusal::launcher(error.to_string()))?;
@@ -295,6 +393,9 @@ impl Agent {
             ends |= arrival.signal != libc::SIGCHLD;
         }
         while let Some((pid, ending)) = process::reap() {
+            if self.starters.iter_mut().any(|starter| starter.ended(pid, ending)) {
+                continue;
+            }
             let Some(job) = &mut self.job else { continue };
             // Not a rank: something that a rank left behind.
             let Some(rank) = job.local_ranks.ended(pid, ending) else { continue };
@@ -367,6 +468,11 @@ impl Agent {
             }
         }
     }
+}
+
+/// Says something on standard error, which is gone where whatever has started the agent is.
+fn complain(text: &str) {
+    let _ = writeln!(std::io::stderr(), "gaspi_run: {text}");
 }
 
 fn output(piece: Piece<'_>) -> Up {

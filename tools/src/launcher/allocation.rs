@@ -36,6 +36,28 @@ const FILES: [(&str, Reader); 6] = [
 
 const SLURM: &str = "SLURM_JOB_NODELIST";
 
+/// Variables of batch systems that have a program to reach the hosts of their jobs.
+const SHELLS: [(&str, &str, &str); 4] = [
+    (SLURM, "Slurm", "srun"),
+    ("PBS_NODEFILE", "PBS", "pbs_tmrsh"),
+    ("LSB_DJOB_HOSTFILE", "LSF", "blaunch"),
+    ("PE_HOSTFILE", "Grid Engine", "qrsh"),
+];
+
+/// What reaches hosts where the user names no program.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct UsualShell {
+    pub(crate) program: &'static str,
+    /// Why it is this one.
+    pub(crate) reason: String,
+}
+
+impl Default for UsualShell {
+    fn default() -> UsualShell {
+        UsualShell { program: "ssh", reason: "nothing else is named".to_owned() }
+    }
+}
+
 impl Allocation {
     /// The allocation that the environment describes, if it describes one.
     ///
@@ -58,11 +80,18 @@ impl Allocation {
         Ok(None)
     }
 
-    /// What reaches its hosts: srun in a job of Slurm, where many clusters let no ssh in, if it is
-    /// there.
-    pub(crate) fn shell(&self, path: Option<&OsStr>) -> &'static str {
-        let has_srun = || program::which(OsStr::new("srun"), path).is_some();
-        if self.by == SLURM && has_srun() { "srun" } else { "ssh" }
+    /// What reaches its hosts: the program that the batch system has for that, if it is there,
+    /// since many clusters let no ssh in.
+    pub(crate) fn shell(&self, path: Option<&OsStr>) -> UsualShell {
+        let Some((_, system, program)) = SHELLS.iter().find(|(by, ..)| *by == self.by) else {
+            return UsualShell::default();
+        };
+        if program::which(OsStr::new(program), path).is_some() {
+            let reason = format!("the hosts are those of an allocation of {system}");
+            return UsualShell { program, reason };
+        }
+        let reason = format!("{program}, by which {system} reaches its hosts, is not in PATH");
+        UsualShell { reason, ..UsualShell::default() }
     }
 
     fn of(slots: Slots, by: &'static str) -> Result<Allocation, String> {
@@ -134,6 +163,8 @@ fn grid_engine(text: &[u8]) -> Result<Slots, String> {
 mod tests {
     use super::*;
     use std::collections::HashMap;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     fn found(variables: &[(&str, &str)]) -> Result<Option<(String, &'static str)>, String> {
         let map: HashMap<&str, OsString> =
@@ -198,6 +229,30 @@ mod tests {
             let hosts = in_file(variable, text).expect(variable);
             assert_eq!(hosts, "n01.example.org n01.example.org n02.example.org", "{variable}");
         }
+    }
+
+    #[test]
+    fn batch_systems_have_their_own_way_to_hosts() {
+        let directory = tempfile::tempdir().expect("directory");
+        let path = Some(directory.path().as_os_str());
+        for (by, program) in [
+            ("SLURM_JOB_NODELIST", "srun"),
+            ("PBS_NODEFILE", "pbs_tmrsh"),
+            ("LSB_DJOB_HOSTFILE", "blaunch"),
+            ("PE_HOSTFILE", "qrsh"),
+        ] {
+            let allocation = Allocation { hosts: vec!["n01".to_owned()], by };
+            let shell = allocation.shell(path);
+            let reason = &shell.reason;
+            assert!(shell.program == "ssh" && reason.contains("is not in PATH"), "{reason}");
+            assert!(reason.starts_with(program), "{reason}");
+            let file = directory.path().join(program);
+            fs::write(&file, "").expect("file");
+            fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).expect("mode");
+            assert_eq!(allocation.shell(path).program, program);
+        }
+        let other = Allocation { hosts: vec!["n01".to_owned()], by: "HYDRA_HOST_FILE" };
+        assert_eq!(other.shell(path), UsualShell::default());
     }
 
     #[test]

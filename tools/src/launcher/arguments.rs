@@ -49,16 +49,23 @@ pub(crate) struct Arguments {
     #[arg(long = "dry-run")]
     pub(crate) dry_run: bool,
 
-    /// Reach other hosts by PROGRAM, srun or one that takes the arguments of ssh, and may have
-    /// options behind it, separated by blanks [default: GASPI_SSH, else srun for the hosts of a
-    /// Slurm allocation, else ssh]
+    /// Reach other hosts by PROGRAM, which may have options behind it, separated by blanks: srun,
+    /// rsh, blaunch, pbs_tmrsh, qrsh, or one that takes the arguments of ssh [default: GASPI_SSH,
+    /// else what the batch system of an allocation has, if it is in PATH, else ssh]
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) ssh: Option<OsString>,
 
-    /// Hand OPTION to ssh or srun as it is, before options of gaspi_run; may be repeated. ssh obeys
-    /// the first that it meets, so -oBatchMode=no lets it ask for passwords
+    /// Hand OPTION to that program as it is, before options of gaspi_run; may be repeated. ssh
+    /// obeys the first that it meets, so -oBatchMode=no lets it ask for passwords
     #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) ssh_options: Vec<OsString>,
+
+    /// Have hosts that were started start further ones, at most WIDTH each [default: 32], if there
+    /// are more other hosts than that; all call this host back by TCP. srun does so by itself
+    #[arg(long, value_name = "WIDTH", num_args = 0..=1, require_equals = true,
+          default_missing_value = "32", hide_default_value = true,
+          value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub(crate) tree: Option<u32>,
 
     /// Say which cores each rank may use [default: core if there are no more ranks than usable
     /// cores, else none; none with -N]
@@ -163,7 +170,8 @@ files, locked memory and core files.
 
 Without -m and --hosts, in an allocation of Slurm, PBS, LSF, Grid Engine or the Kubernetes MPI
 operator, gaspi_run takes its hosts, and as many ranks on each as it has slots there; --here keeps
-all ranks on this host. It reaches the hosts of Slurm by srun, all others by ssh.
+all ranks on this host. It reaches these hosts by srun of Slurm, pbs_tmrsh of PBS, blaunch of LSF
+or qrsh of Grid Engine, where that is in PATH, all others by ssh.
 
 A rank that dies leaves the others running, as GASPI programs may go on without it; use
 --kill-on-failure to end the job instead, or --min-ranks if what is left may still succeed.

@@ -1,6 +1,7 @@
-//! The pipes between gaspi_run and an agent: frames in and out, without blocking.
+//! The pipes or the socket between gaspi_run and an agent: frames in and out, without blocking.
 
 use crate::protocol::{FRAME_MAX, Frame};
+use gaspi_core::os::socket;
 use gaspi_tools::system;
 use std::fs::File;
 use std::io::{self, Read};
@@ -41,6 +42,24 @@ impl Channel {
             written: 0,
             ended: false,
         })
+    }
+
+    /// Over a socket that connects both.
+    pub(crate) fn over(socket: OwnedFd) -> io::Result<Channel> {
+        Channel::new(socket.try_clone()?, socket)
+    }
+
+    /// To nobody.
+    pub(crate) fn closed() -> Channel {
+        Channel {
+            from: None,
+            to: None,
+            incoming: Vec::new(),
+            taken: 0,
+            outgoing: Vec::new(),
+            written: 0,
+            ended: true,
+        }
     }
 
     /// To be read from; `None` after its end.
@@ -162,7 +181,10 @@ impl Channel {
 
     /// Says nothing any more, which the other side sees.
     pub(crate) fn close(&mut self) {
-        self.to = None;
+        if let Some(to) = self.to.take() {
+            // A socket has another descriptor still; for a pipe this means nothing.
+            socket::end_sending(to.as_fd());
+        }
         self.outgoing.clear();
         self.written = 0;
     }
@@ -173,6 +195,11 @@ mod tests {
     use super::*;
     use crate::protocol::Down;
 
+    fn sockets() -> (Channel, Channel) {
+        let (one, two) = socket::pair().expect("sockets");
+        (Channel::over(one).expect("channel"), Channel::over(two).expect("channel"))
+    }
+
     fn pair() -> (Channel, Channel) {
         let (from_one, to_two) = io::pipe().expect("pipe");
         let (from_two, to_one) = io::pipe().expect("pipe");
@@ -182,7 +209,11 @@ mod tests {
 
     #[test]
     fn more_than_a_pipe_holds_arrives_in_order() {
-        let (mut one, mut two) = pair();
+        arrives_in_order(pair());
+        arrives_in_order(sockets());
+    }
+
+    fn arrives_in_order((mut one, mut two): (Channel, Channel)) {
         let sent: Vec<Down> = (0..200).map(|n| Down::Input(vec![n; 5000])).collect();
         sent.iter().for_each(|frame| one.say(frame));
         let mut got = Vec::new();

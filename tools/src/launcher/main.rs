@@ -4,7 +4,8 @@
 //! whole lines ([`printer`]) and the signals that it gets, and reports how they ended ([`report`]).
 //! What is to be started is worked out first ([`plan`]), so that a mistake is one message and
 //! starts nothing. gaspi_run looks after the ranks of its own machine ([`local_ranks`]); on each
-//! other machine an [`agent`], reached over ssh ([`remote`]), does the same there.
+//! other machine an [`agent`] does the same there ([`remote`]). It is reached over ssh, or started
+//! with others ([`starter`]) and calls back ([`callback`]).
 //!
 //! Invariant: ranks do not outlive gaspi_run (the kernel kills them with it or with their agent,
 //! which ends when its connection does), and processes are only signalled through pidfds.
@@ -17,11 +18,13 @@ mod allocation;
 mod arguments;
 mod assignment;
 mod binding;
+mod callback;
 mod channel;
 mod environment;
 mod files;
 mod hang;
 mod identity;
+mod info;
 mod input;
 mod job;
 mod limits;
@@ -37,6 +40,7 @@ mod remote;
 mod report;
 mod shell_process;
 mod ssh_liveness;
+mod starter;
 mod tail;
 mod topology;
 mod variables;
@@ -48,16 +52,18 @@ use refusal::Refusal;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// Makes this program an agent.
-const AGENT: &str = "--agent";
-
 fn run() -> Result<u8, Refusal> {
     let words = remote_agent::arguments();
-    if words.len() == 2 && words[1] == AGENT {
-        return agent::run();
+    match &words[1..] {
+        [word] if word == agent::AGENT => return agent::run(agent::Line::Pipes),
+        [word, call_back] if word == agent::AGENT && call_back == agent::CALL_BACK => {
+            return agent::run(agent::Line::Callback);
+        }
+        _ => {}
     }
     let arguments = Arguments::parse_from(words);
     let plan = plan::Plan::new(&arguments)?;
+    plan.tell_way();
     if plan.dry_run {
         let written = std::io::stdout().write_all(plan.listed().as_bytes());
         return written.map(|()| 0).map_err(|error| Refusal::launcher(format!("writing: {error}")));

@@ -1,11 +1,11 @@
 //! What is to be started, worked out and checked before anything is.
 
-use crate::allocation::Allocation;
+use crate::allocation::{Allocation, UsualShell};
 use crate::arguments::{Arguments, Label};
 use crate::assignment::{Assignment, Command};
 use crate::refusal::Refusal;
 use crate::topology::Topology;
-use crate::{environment, local_ranks, program};
+use crate::{environment, info, local_ranks, program};
 use gaspi_core::bootstrap::this_machine::ThisMachine;
 use gaspi_tools::hosts::{self, Machine};
 use gaspi_tools::remote_agent::Tool;
@@ -86,18 +86,29 @@ impl Plan {
 #[derive(Debug)]
 pub(crate) struct Way {
     pub(crate) shell: RemoteShell,
+    /// Which program that is and why, for the user.
+    pub(crate) words: String,
     /// gaspi_run itself.
     pub(crate) tool: Tool,
     /// How long a machine that is silent is waited for.
     pub(crate) patience: Duration,
+    /// Machines start further ones, at most so many each.
+    pub(crate) tree: Option<usize>,
 }
 
 impl Plan {
+    /// Says how other hosts are reached, to users who want to know.
+    pub(crate) fn tell_way(&self) {
+        if let Some(way) = self.way.as_ref().filter(|_| self.dry_run || info::is_wanted()) {
+            eprintln!("gaspi_run: {}", way.words);
+        }
+    }
+
     pub(crate) fn new(arguments: &Arguments) -> Result<Plan, Refusal> {
         let this = ThisMachine::look_up();
         let named = named(arguments)?;
         let ranks = count(arguments, named.as_ref())?;
-        let shell = named.as_ref().map_or("ssh", |named| named.shell);
+        let shell = named.as_ref().map(|named| named.shell.clone()).unwrap_or_default();
         let names: Vec<String> = match named {
             Some(Named { hosts, .. }) => hosts.into_iter().cycle().take(ranks as usize).collect(),
             None => vec![this.name().to_owned(); ranks as usize],
@@ -113,7 +124,7 @@ impl Plan {
                 this.name().clone_into(&mut machine.name);
             }
         }
-        let mut plan = Plan::bare(arguments, ranks, &machines, shell)?;
+        let mut plan = Plan::bare(arguments, ranks, &machines, &shell)?;
         for machine in &machines {
             machine.lines.iter().for_each(|rank| plan.hosts[*rank].clone_from(&machine.name));
         }
@@ -125,7 +136,7 @@ impl Plan {
         arguments: &Arguments,
         ranks: u32,
         machines: &[Machine],
-        shell: &str,
+        shell: &UsualShell,
     ) -> Result<Plan, Refusal> {
         let machine_file = match &arguments.machine_file {
             Some(file) => Some(std::path::absolute(file).map_err(|error| {
@@ -216,16 +227,24 @@ fn check_start(plan: &Plan) -> Result<(), Refusal> {
 }
 
 /// `usual` is the remote shell where the user names none.
-fn way(arguments: &Arguments, usual: &str) -> Result<Way, Refusal> {
+fn way(arguments: &Arguments, usual: &UsualShell) -> Result<Way, Refusal> {
     let patience = dead_after(std::env::var_os("GASPI_DEAD_AFTER").as_deref())?;
     // Ssh asks a process, which may have to wait for its turn; what the kernel over there says
     // counts first (ssh_liveness). It is all there is where ssh goes through another process.
     let silent = SSH_PATIENCE * patience.as_secs();
     let (program, options) = (arguments.ssh.as_deref(), &arguments.ssh_options);
-    let shell = RemoteShell::new(program, usual, options, silent);
+    let shell = RemoteShell::new(program, usual.program, options, silent);
+    let shell = shell.map_err(Refusal::usage)?;
     let tool = Tool::own("gaspi_run")
         .map_err(|error| Refusal::launcher(format!("finding gaspi_run itself: {error}")))?;
-    Ok(Way { shell: shell.map_err(Refusal::usage)?, tool, patience })
+    let reason = match program {
+        Some(_) => "--ssh names it",
+        None if std::env::var_os("GASPI_SSH").is_some() => "GASPI_SSH names it",
+        None => &usual.reason,
+    };
+    let words = format!("other hosts are reached by {}: {reason}", shell.program().display());
+    let tree = arguments.tree.map(|width| width as usize);
+    Ok(Way { shell, words, tool, patience, tree })
 }
 
 /// What GASPI_DEAD_AFTER says, as the library reads it.
@@ -248,7 +267,7 @@ struct Named {
     /// What gives a host more ranks.
     remedy: &'static str,
     /// What reaches them, unless the user says otherwise.
-    shell: &'static str,
+    shell: UsualShell,
 }
 
 fn named(arguments: &Arguments) -> Result<Option<Named>, Refusal> {
@@ -256,7 +275,8 @@ fn named(arguments: &Arguments) -> Result<Option<Named>, Refusal> {
     match (&arguments.machine_file, &arguments.hosts) {
         (Some(file), _) => {
             let hosts = hosts::read(file).map_err(Refusal::usage)?;
-            return Ok(Some(Named { hosts, by: "machine file".to_owned(), remedy, shell: "ssh" }));
+            let (by, shell) = ("machine file".to_owned(), UsualShell::default());
+            return Ok(Some(Named { hosts, by, remedy, shell }));
         }
         (None, Some(list)) => {
             let hosts = hosts::list(list);
@@ -265,7 +285,7 @@ fn named(arguments: &Arguments) -> Result<Option<Named>, Refusal> {
                 hosts,
                 by: "list of hosts (--hosts)".to_owned(),
                 remedy,
-                shell: "ssh",
+                shell: UsualShell::default(),
             }));
         }
         (None, None) if arguments.here => return Ok(None),

@@ -12,13 +12,14 @@ use crate::limits;
 use crate::process::Ending;
 use crate::variables::Variable;
 use gaspi_core::wire::codec::{self, DecodeError, Limit};
+use gaspi_tools::hosts;
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of this protocol.
-pub(crate) const VERSION: u16 = 4;
+pub(crate) const VERSION: u16 = 5;
 /// Bytes of the largest frame without its length: arguments and environment may have some MiB.
 pub(crate) const FRAME_MAX: usize = 32 << 20;
 /// Bytes of output or input in one frame.
@@ -46,6 +47,19 @@ pub(crate) enum Down {
     Taken(u32),
     /// Of the meeting.
     Meeting(Vec<u8>),
+    /// An agent that has called back is not wanted, for this reason.
+    Refused(String),
+    /// To one that has called back: start agents on further hosts, which call gaspi_run, too.
+    Reach(Errand),
+}
+
+/// Hosts that an agent is to start agents on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Errand {
+    /// The program that reaches them, with its options.
+    pub(crate) shell: Vec<OsString>,
+    /// By number and name.
+    pub(crate) hosts: Vec<(u32, String)>,
 }
 
 /// From an agent to gaspi_run.
@@ -77,6 +91,8 @@ pub(crate) enum Up {
     Alive,
     /// All ranks have ended and all output was sent.
     Done,
+    /// From this host, which was on an errand, nobody will call.
+    Missed { number: u32, reason: String },
 }
 
 /// A frame that was not understood.
@@ -211,6 +227,29 @@ impl Field for (OsString, OsString) {
         let (name, value) = (OsString::read(from)?, OsString::read(from)?);
         let bad = name.is_empty() || name.as_bytes().contains(&b'=');
         if bad { Err(Malformed("a variable without a name")) } else { Ok((name, value)) }
+    }
+}
+
+impl Field for (u32, String) {
+    fn write(&self, to: &mut Writer) {
+        to.u32(self.0);
+        self.1.write(to);
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<(u32, String)> {
+        Ok((from.u32()?, Field::read(from)?))
+    }
+}
+
+impl Field for Errand {
+    fn write(&self, to: &mut Writer) {
+        write_list(to, &self.shell);
+        write_list(to, &self.hosts);
+    }
+    fn read(from: &mut Reader<'_>) -> Decoded<Errand> {
+        let errand =
+            Errand { shell: from.list(ANY, Field::read)?, hosts: from.list(ANY, Field::read)? };
+        let bad = errand.hosts.iter().any(|(_, host)| hosts::check(host).is_err());
+        if bad { Err(Malformed("a host that is none")) } else { Ok(errand) }
     }
 }
 
@@ -407,6 +446,8 @@ impl Frame for Down {
             Down::Show => empty(to, 7),
             Down::Taken(count) => count.write(to.u8(8)),
             Down::Meeting(bytes) => bytes.write(to.u8(9)),
+            Down::Refused(reason) => reason.write(to.u8(10)),
+            Down::Reach(errand) => errand.write(to.u8(11)),
         }
     }
 
@@ -424,6 +465,8 @@ impl Frame for Down {
             7 => Down::Show,
             8 => Down::Taken(from.u32()?),
             9 => Down::Meeting(Field::read(from)?),
+            10 => Down::Refused(Field::read(from)?),
+            11 => Down::Reach(Field::read(from)?),
             _ => return Err(Malformed("a frame of unknown kind")),
         })
     }
@@ -447,6 +490,7 @@ impl Frame for Up {
             Up::Alive => empty(to, 11),
             Up::Done => empty(to, 12),
             Up::Notice(text) => text.write(to.u8(13)),
+            Up::Missed { number, reason } => reason.write(to.u8(14).u32(*number)),
         }
     }
 
@@ -468,6 +512,7 @@ impl Frame for Up {
             11 => Up::Alive,
             12 => Up::Done,
             13 => Up::Notice(Field::read(from)?),
+            14 => Up::Missed { number: from.u32()?, reason: Field::read(from)? },
             _ => return Err(Malformed("a frame of unknown kind")),
         })
     }

@@ -44,6 +44,11 @@ fn downs() -> Vec<Down> {
         Down::Show,
         Down::Taken(70_000),
         Down::Meeting(vec![0, 1, 255]),
+        Down::Refused("not wanted".to_owned()),
+        Down::Reach(Errand {
+            shell: vec![os(b"ssh"), os(b"-T")],
+            hosts: vec![(7, "n07".to_owned()), (9, "n09".to_owned())],
+        }),
     ]
 }
 
@@ -75,6 +80,7 @@ fn ups() -> Vec<Up> {
         Up::Meeting(vec![]),
         Up::Alive,
         Up::Done,
+        Up::Missed { number: 7, reason: "no way".to_owned() },
     ]
 }
 
@@ -148,6 +154,8 @@ fn what_cannot_be_is_refused() {
     let long = vec![0; PIECE_MAX + 1];
     assert!(Down::decode(&Down::Input(long).encode()).is_err());
     assert!(Down::decode(&Down::Signal(0).encode()).is_err());
+    let hosts = vec![(0, "-oProxyCommand=x".to_owned())];
+    assert!(Down::decode(&Down::Reach(Errand { shell: vec![], hosts }).encode()).is_err());
     // A list that claims to be long costs nothing.
     let mut rows = Up::Rows(vec![]).encode();
     rows[5..9].copy_from_slice(&u32::MAX.to_le_bytes());

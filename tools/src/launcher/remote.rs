@@ -1,18 +1,21 @@
-//! Another machine of the job, as gaspi_run sees it: ssh as a child, its pipes, and what the agent
-//! at their other end has said.
+//! Another machine of the job, as gaspi_run sees it: what connects both, and what the agent at the
+//! other end has said. That is ssh as a child with its pipes, or a socket by which an agent has
+//! called back that a [`Starter`](crate::starter::Starter) has started.
 
+use crate::agent;
 use crate::assignment::Assignment;
+use crate::callback::Liveness;
 use crate::channel::Channel;
 use crate::process::Ending;
 use crate::protocol::{self, Down, Up};
 use crate::refusal::{EXIT_HOST, Refusal};
 use crate::shell_process::ShellProcess;
-use crate::ssh_liveness::Silence;
+use crate::ssh_liveness::{self, Silence};
 use gaspi_core::bootstrap::RelayId;
 use gaspi_tools::remote_agent::{Opened, Opening, Tool};
 use gaspi_tools::remote_shell::RemoteShell;
 use std::ffi::OsStr;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// How long ssh may take to end after its output has.
@@ -21,7 +24,7 @@ const LINGER: Duration = Duration::from_secs(2);
 /// How far it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// ssh has been started.
+    /// ssh has been started, or what starts agents on several hosts.
     Reaching,
     /// The program is not there and is being carried over.
     Carrying,
@@ -63,6 +66,21 @@ pub(crate) enum News {
     Lost(String),
 }
 
+/// What connects both.
+#[derive(Debug)]
+enum Way {
+    /// The pipes of a child. What the agent says begins behind the opening.
+    Shell { process: ShellProcess, opening: Option<Opening> },
+    /// Nothing yet: the agent is to call back.
+    Invited,
+    /// The socket by which it has called.
+    Called(Liveness),
+}
+
+/// How a remote shell is started: how long its silent machine is waited for, and which signals were
+/// blocked before.
+pub(crate) type How = (Duration, libc::sigset_t);
+
 /// Another machine.
 #[derive(Debug)]
 pub(crate) struct Remote {
@@ -77,33 +95,30 @@ pub(crate) struct Remote {
     pub(crate) owed: u32,
     /// What there is to do, until it is handed out; nothing if it is only asked whether it answers.
     pub(crate) plan: Option<Assignment>,
-    shell: ShellProcess,
-    /// Through its pipes.
+    way: Way,
     channel: Channel,
-    opening: Option<Opening>,
     silence: Silence,
     /// When a connection without output counts as lost, though ssh has not ended.
     linger_until: Option<Instant>,
 }
 
 impl Remote {
-    /// Starts ssh or srun. `mask` are the signals that were blocked before; a machine that is
-    /// silent is waited for with `patience`.
+    /// Starts the remote shell.
     pub(crate) fn start(
         shell: &RemoteShell,
         tool: &Tool,
         plan: Assignment,
         only_ping: bool,
-        (patience, mask): (Duration, libc::sigset_t),
+        how: How,
     ) -> Result<Remote, Refusal> {
-        let command = shell.command(&plan.host, tool, &[OsStr::new("--agent")]);
-        let failed = |error: std::io::Error| Refusal {
-            status: EXIT_HOST,
-            message: format!("host {}: starting {}: {error}", plan.host, shell.program().display()),
-        };
-        let (process, from, to) = ShellProcess::start(shell, command, mask).map_err(failed)?;
-        let channel = Channel::new(from, to).map_err(failed)?;
-        Ok(Remote {
+        let mut remote = Remote::invite(plan, only_ping, how.0);
+        remote.reach(shell, tool, how)?;
+        Ok(remote)
+    }
+
+    /// A machine whose agent is to call back.
+    pub(crate) fn invite(plan: Assignment, only_ping: bool, patience: Duration) -> Remote {
+        Remote {
             name: plan.host.clone(),
             ranks: plan.ranks.clone(),
             link: None,
@@ -111,22 +126,77 @@ impl Remote {
             machine: None,
             owed: 0,
             plan: (!only_ping).then_some(plan),
-            shell: process,
-            channel,
-            opening: Some(Opening::default()),
+            way: Way::Invited,
+            channel: Channel::closed(),
             silence: Silence::new(patience),
             linger_until: None,
-        })
+        }
+    }
+
+    /// Starts a remote shell for this machine alone.
+    pub(crate) fn reach(
+        &mut self,
+        shell: &RemoteShell,
+        tool: &Tool,
+        (patience, mask): How,
+    ) -> Result<(), Refusal> {
+        let command = shell.command(&self.name, tool, &[OsStr::new(agent::AGENT)]);
+        let failed = |error: std::io::Error| Refusal {
+            status: EXIT_HOST,
+            message: format!("host {}: starting {}: {error}", self.name, shell.program().display()),
+        };
+        let (process, from, to) = ShellProcess::start(shell, command, mask).map_err(failed)?;
+        self.channel = Channel::new(from, to).map_err(failed)?;
+        self.way = Way::Shell { process, opening: Some(Opening::default()) };
+        self.silence = Silence::new(patience);
+        Ok(())
+    }
+
+    /// Whether its agent is to call back and has not done so.
+    pub(crate) fn is_invited(&self) -> bool {
+        matches!(self.way, Way::Invited) && self.step == Step::Reaching
+    }
+
+    /// Its agent has called by this socket.
+    pub(crate) fn called(&mut self, socket: OwnedFd, patience: Duration) -> std::io::Result<()> {
+        let liveness = Liveness::new(&socket, patience)?;
+        self.channel = Channel::over(socket)?;
+        self.way = Way::Called(liveness);
+        self.silence = Silence::new(patience);
+        Ok(())
+    }
+
+    /// Whether its agent has called.
+    pub(crate) fn has_called(&self) -> bool {
+        matches!(self.way, Way::Called(_))
+    }
+
+    /// Whether it is still there then.
+    pub(crate) fn is_on_the_line(&self) -> bool {
+        self.has_called() && !self.channel.ended()
+    }
+
+    /// Hears nothing but the end of an agent that has called.
+    pub(crate) fn await_end(&mut self) {
+        self.channel.fill();
+        self.channel.take_bytes();
+    }
+
+    fn shell(&self) -> Option<&ShellProcess> {
+        match &self.way {
+            Way::Shell { process, .. } => Some(process),
+            Way::Invited | Way::Called(_) => None,
+        }
     }
 
     /// The process that connects with it, while it runs.
     pub(crate) fn pid(&self) -> Option<i32> {
-        (!self.shell.has_ended()).then_some(self.shell.pid())
+        self.shell().filter(|shell| !shell.has_ended()).map(ShellProcess::pid)
     }
 
     /// The process that connects with it, also when it has ended.
-    pub(crate) fn process(&self) -> i32 {
-        self.shell.pid()
+    pub(crate) fn process(&self) -> Option<i32> {
+        self.shell().map(ShellProcess::pid)
     }
 
     /// Tells the agent what there is to do, in a job of so many machines.
@@ -166,7 +236,8 @@ impl Remote {
 
     /// What has to be waited for.
     pub(crate) fn readable(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.channel.readable().into_iter().chain(self.shell.readable())
+        let messages = self.shell().and_then(ShellProcess::readable);
+        self.channel.readable().into_iter().chain(messages)
     }
 
     /// To be written to, where something waits for that.
@@ -182,7 +253,12 @@ impl Remote {
 
     /// Whether the agent is there, which says something every second.
     fn is_watched(&self) -> bool {
-        self.opening.is_none() && !self.is_over() && !self.shell.has_ended()
+        let speaks = match &self.way {
+            Way::Shell { process, opening } => opening.is_none() && !process.has_ended(),
+            Way::Invited => false,
+            Way::Called(_) => true,
+        };
+        speaks && !self.is_over()
     }
 
     /// Says something to the agent, once there is one.
@@ -207,7 +283,10 @@ impl Remote {
 
     /// ssh has ended, if this is its process.
     pub(crate) fn ended(&mut self, pid: i32, ending: Ending) -> bool {
-        self.shell.ended(pid, ending)
+        match &mut self.way {
+            Way::Shell { process, .. } => process.ended(pid, ending),
+            Way::Invited | Way::Called(_) => false,
+        }
     }
 
     /// Closes the connection: an agent that has not said that all is done ends its ranks and
@@ -217,33 +296,43 @@ impl Remote {
             // It may hang, and there is nothing that would have to end first.
             self.kill();
         }
-        self.channel.hang_up();
-        self.shell.close_messages();
+        match &mut self.way {
+            Way::Shell { process, .. } => {
+                self.channel.hang_up();
+                process.close_messages();
+            }
+            // Its end is heard.
+            Way::Invited | Way::Called(_) => self.channel.close(),
+        }
         if self.step != Step::Done {
             self.step = Step::Lost;
         }
     }
 
-    /// Ends ssh.
+    /// Ends ssh, if it is by ssh that both are connected.
     pub(crate) fn kill(&self) {
-        self.shell.kill();
+        if let Some(shell) = self.shell() {
+            shell.kill();
+        }
     }
 
     /// Takes in what has come.
     pub(crate) fn hear(&mut self, tool: &Tool) -> Vec<News> {
         let mut news = Vec::new();
         if self.step == Step::Lost {
+            if self.is_on_the_line() {
+                self.await_end();
+            }
             return news;
         }
-        self.shell.read_messages();
+        if let Way::Shell { process, .. } = &mut self.way {
+            process.read_messages();
+        }
         if self.channel.fill() > 0 {
             self.silence.note_heard();
         }
-        let mut wrong = None;
-        if self.opening.is_some() {
-            wrong = self.open(tool).err();
-        }
-        while self.opening.is_none() && wrong.is_none() {
+        let mut wrong = self.open(tool).err();
+        while self.is_open() && wrong.is_none() {
             match self.channel.next::<Up>() {
                 Ok(Some(frame)) => match self.take(frame) {
                     Ok(found) => news.push(found),
@@ -253,16 +342,39 @@ impl Remote {
                 Err(reason) => wrong = Some(format!("it was not understood: {reason}")),
             }
         }
-        if let Some(reason) = wrong {
-            news.push(self.lose(reason));
-        } else if self.is_gone() {
-            let reason = self.shell.farewell();
-            news.push(self.lose(reason));
-        } else if self.is_watched() && self.silence.is_cut(self.shell.pid()) {
-            let reason = self.silence.words();
+        if let Some(reason) = wrong.or_else(|| self.end()) {
             news.push(self.lose(reason));
         }
         news
+    }
+
+    /// Whether what comes are frames.
+    fn is_open(&self) -> bool {
+        match &self.way {
+            Way::Shell { opening, .. } => opening.is_none(),
+            Way::Invited => false,
+            Way::Called(_) => true,
+        }
+    }
+
+    /// Why nothing can come any more, if that is so.
+    fn end(&mut self) -> Option<String> {
+        if self.is_gone() {
+            let shell = self.shell().map(ShellProcess::farewell);
+            return Some(shell.unwrap_or_else(|| "its agent has closed the connection".to_owned()));
+        }
+        if !self.is_watched() {
+            return None;
+        }
+        let is_cut = match &self.way {
+            Way::Shell { process, .. } => {
+                let ssh = process.pid();
+                self.silence.is_cut(|| ssh_liveness::is_process_unanswered(ssh))
+            }
+            Way::Called(liveness) => self.silence.is_cut(|| liveness.is_cut()),
+            Way::Invited => false,
+        };
+        is_cut.then(|| self.silence.words())
     }
 
     fn take(&mut self, frame: Up) -> Result<News, String> {
@@ -303,7 +415,8 @@ impl Remote {
 
     /// Looks for the beginning of what the agent says.
     fn open(&mut self, tool: &Tool) -> Result<(), String> {
-        let Some(opening) = &mut self.opening else { return Ok(()) };
+        let Way::Shell { process, opening: place } = &mut self.way else { return Ok(()) };
+        let Some(opening) = place else { return Ok(()) };
         loop {
             match opening.feed(&self.channel.take_bytes()) {
                 Opened::NotYet => return Ok(()),
@@ -315,8 +428,8 @@ impl Remote {
                 }
                 Opened::Runs(rest) => {
                     self.channel.put_back(rest);
-                    self.opening = None;
-                    self.shell.forget_messages();
+                    *place = None;
+                    process.forget_messages();
                     return Ok(());
                 }
                 Opened::Carry | Opened::Noise => {
@@ -332,11 +445,11 @@ impl Remote {
         if self.is_over() {
             return false;
         }
-        if self.shell.has_ended() {
-            return true;
-        }
-        if !self.channel.ended() {
-            return false;
+        match &self.way {
+            Way::Shell { process, .. } if process.has_ended() => return true,
+            Way::Shell { .. } if self.channel.ended() => {}
+            Way::Called(_) => return self.channel.ended(),
+            Way::Shell { .. } | Way::Invited => return false,
         }
         let until = *self.linger_until.get_or_insert_with(|| Instant::now() + LINGER);
         Instant::now() >= until

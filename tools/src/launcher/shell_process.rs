@@ -17,7 +17,7 @@ use std::process::{Command, Stdio};
 /// Bytes of its messages that are kept: the last ones.
 const MESSAGES_MAX: usize = 8 << 10;
 
-/// A child that is ssh or srun, until it has been waited for and beyond.
+/// A child that is ssh or another remote shell, until it has been waited for and beyond.
 #[derive(Debug)]
 pub(crate) struct ShellProcess {
     /// The program, for messages.
@@ -120,6 +120,13 @@ impl ShellProcess {
     /// Its messages are not read any more.
     pub(crate) fn close_messages(&mut self) {
         self.errors = None;
+    }
+
+    /// What it printed last, if it printed anything.
+    pub(crate) fn words(&self) -> Option<String> {
+        let text = String::from_utf8_lossy(&self.messages);
+        let last = text.lines().rev().map(str::trim).find(|line| !line.is_empty())?;
+        Some(format!("{}: {last}", self.program.display()))
     }
 
     /// Why it has gone, in its own words.

@@ -56,7 +56,7 @@ impl SshLiveness {
 }
 
 /// The other side of the connection, as gaspi_run sees it: the socket of an ssh that it has
-/// started.
+/// started, or of its own, by which an agent has called back.
 #[derive(Debug)]
 pub(crate) struct Silence {
     /// How long a silent machine is waited for.
@@ -90,15 +90,15 @@ impl Silence {
         self.look
     }
 
-    /// Whether the machine that the process `ssh` is connected with has not answered for that long.
-    /// One that has no connection of its own, since it goes through another process, is not judged.
-    pub(crate) fn is_cut(&mut self, ssh: i32) -> bool {
+    /// Whether the machine has not answered for that long, over a connection that
+    /// `is_unanswered`.
+    pub(crate) fn is_cut(&mut self, is_unanswered: impl FnOnce() -> bool) -> bool {
         let now = Instant::now();
         if now < self.look {
             return false;
         }
         self.look = now + BETWEEN;
-        if !socket_of(ssh).is_some_and(|socket| is_socket_unanswered(ssh, socket)) {
+        if !is_unanswered() {
             self.since = None;
             return false;
         }
@@ -111,6 +111,12 @@ impl Silence {
         let seconds = self.heard.elapsed().as_secs();
         format!("its machine has not answered for {seconds} s")
     }
+}
+
+/// Whether the machine that the process `ssh` is connected with does not answer. One that has no
+/// connection of its own, since it goes through another process, is not judged.
+pub(crate) fn is_process_unanswered(ssh: i32) -> bool {
+    socket_of(ssh).is_some_and(|socket| is_socket_unanswered(ssh, socket))
 }
 
 /// The inodes of the sockets of a process by its descriptors, the one that was opened first in
@@ -258,7 +264,9 @@ mod tests {
         assert_eq!(socket_of(sleeper.id() as i32), None);
         // However long it is silent.
         let mut silence = Silence::new(Duration::ZERO);
-        assert!(!silence.is_cut(sleeper.id() as i32) && !silence.is_cut(own));
+        let sleeper_pid = sleeper.id() as i32;
+        assert!(!silence.is_cut(|| is_process_unanswered(sleeper_pid)));
+        assert!(!silence.is_cut(|| is_process_unanswered(own)));
         sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
         drop(client);
     }

@@ -30,6 +30,61 @@ env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="DIRECTORY/home" SSH_FAR="$host" \
 exit $?
 "#;
 
+/// A program of a batch system, called as rsh is: a host and words for a shell. Options of ssh are
+/// none of its own; qrsh has `-inherit`, without which it would ask for another job.
+const RSH: &str = r#"#!/bin/sh
+echo "PROGRAM $1 $2" >> DIRECTORY/calls
+case PROGRAM in qrsh) [ "$1" = -inherit ] || exit 9; shift ;; esac
+case $1 in -*) echo "PROGRAM: unknown option $1" >&2; exit 9 ;; esac
+host=$1; shift
+env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="DIRECTORY/home" SSH_BY="PROGRAM $host" \
+  GASPI_MACHINE="$host" SHELL=/bin/sh sh -c "$*"
+exit $?
+"#;
+
+/// A program that behaves like srun. On one host it runs its command; on several, what it starts is
+/// in MANY, and all get what came in. PREPARE may act on `$host` first: say that the tool is
+/// `absent`, change the `name` by which Slurm calls the host, or `damage` what comes in.
+const SRUN: &str = r#"#!/bin/sh
+echo "$@" | tr '\n' ' ' >> DIRECTORY/calls; echo >> DIRECTORY/calls
+many=
+while [ $# -gt 0 ]; do
+  case $1 in --nodelist=*) hosts=${1#*=} ;; --input=all) many=1 ;; -*) ;; *) break ;; esac
+  shift
+done
+prepare() {
+  name=$host
+  PREPARE
+}
+damage() {
+  { head -c 40 "$input"; printf 'damaged'; tail -c +48 "$input"; } > "$input.damaged"
+  input=$input.damaged
+}
+run() {
+  prepare
+  if [ -n "$absent" ]; then
+    script=$3; version=$6; count=$7; shift 7
+    set -- sh -c "$script" gaspi /nonexistent/nothing-here "$version" "$count" "$@"
+  fi
+  [ -z "$many" ] || exec < "$input"
+  exec $by env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="DIRECTORY/home" SSH_FAR="$host" \
+    GASPI_MACHINE="$host" SLURMD_NODENAME="$name" SHELL=/bin/sh "$@"
+}
+each() {
+  for host in $(echo "$hosts" | tr , ' '); do
+    (run "$@") &
+    children="$children $!"
+  done
+}
+if [ -z "$many" ]; then host=$hosts; run "$@"; fi
+input=$(mktemp DIRECTORY/input.XXXXXX)
+cat > "$input"
+MANY
+"#;
+
+/// Starts an agent on each host and waits for all; ends them when it is told to end.
+pub(crate) const SRUN_EACH: &str = "each \"$@\"; trap 'kill $children' TERM; wait";
+
 impl Far {
     pub(crate) fn new() -> Far {
         Far::with("")
@@ -47,6 +102,20 @@ impl Far {
         far
     }
 
+    /// A directory with a program that behaves like srun.
+    pub(crate) fn srun(prepare: &str, many: &str) -> Far {
+        let far = Far::new();
+        far.write_srun(prepare, many);
+        far
+    }
+
+    pub(crate) fn write_srun(&self, prepare: &str, many: &str) {
+        let prepare = if prepare.is_empty() { ":" } else { prepare };
+        let directory = self.directory.path().to_string_lossy();
+        let text = SRUN.replace("PREPARE", prepare).replace("MANY", many);
+        self.program("srun", &text.replace("DIRECTORY", &directory));
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
@@ -56,6 +125,14 @@ impl Far {
         let path = self.path(name);
         executable(&path, text);
         path
+    }
+
+    /// Makes this program, which is called as rsh is, and returns where it is to be found.
+    pub(crate) fn rsh_like(&self, program: &str) -> String {
+        let directory = self.directory.path().to_string_lossy().into_owned();
+        let text = RSH.replace("PROGRAM", program).replace("DIRECTORY", &directory);
+        self.program(program, &text);
+        directory
     }
 
     pub(crate) fn fifo(&self, name: &str) -> PathBuf {

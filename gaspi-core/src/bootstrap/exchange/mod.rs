@@ -12,9 +12,12 @@
 //! decides; the others are *relays*, which speak the [`relay_protocol`] with it. A relay of a job
 //! by hand finds its hub by [`discovery`]; the hub lets relays in through a [`relay_listener`].
 //!
+//! Processes that gaspi_run has started on other hosts may call it back ([`callback`]).
+//!
 //! Pure, without sockets and clocks: [`message`], [`encoding`], [`relay_protocol`],
 //! [`start_status`], the state of the [`server`] and of the [`client`].
 
+pub(super) mod callback;
 pub(crate) mod client;
 mod credential;
 mod discovery;

@@ -85,7 +85,8 @@ impl Running {
     /// Records all processes that have ended.
     fn reap(&mut self) {
         while let Some((pid, ending)) = process::reap() {
-            if self.remotes.iter_mut().any(|remote| remote.ended(pid, ending)) {
+            let is_shell = self.remotes.iter_mut().any(|remote| remote.ended(pid, ending));
+            if is_shell || self.callers.ended(pid, ending) {
                 continue;
             }
             // Not a rank: something that a rank left behind.
@@ -127,7 +128,7 @@ impl Running {
         if self.shutdown.is_ordered() || ranks.is_empty() {
             return;
         }
-        self.time_limit.exceed();
+        self.shutdown.time_limit.exceed();
         let verb = if ranks.len() == 1 { "rank" } else { "ranks" };
         let ranks = as_list(&ranks);
         self.show_calls(Some(format!(
@@ -145,6 +146,7 @@ impl Running {
 
     /// Ends what was started when the rest cannot be.
     pub(super) fn abandon(&mut self, refusal: Refusal) -> Refusal {
+        self.callers.give_up(&self.remotes);
         self.remotes.iter_mut().for_each(Remote::leave);
         let mut others = self.connections();
         self.local_ranks.abandon(&self.signals, &mut others);
@@ -153,9 +155,9 @@ impl Running {
         refusal
     }
 
-    /// The processes of ssh that run.
+    /// The processes of ssh that run, and those that have started several agents.
     pub(super) fn connections(&self) -> Vec<i32> {
-        self.remotes.iter().filter_map(Remote::pid).collect()
+        self.remotes.iter().filter_map(Remote::pid).chain(self.callers.processes()).collect()
     }
 
     /// Ends what ranks left behind, if the job was ended, and the connections to other machines.
@@ -169,7 +171,8 @@ impl Running {
         self.wait_for(others);
     }
 
-    /// Waits until ssh has ended: then the other machine has no process of the job any more.
+    /// Waits until ssh has ended, and agents that have called are gone: then the other machine has
+    /// no process of the job any more.
     fn wait_for(&mut self, mut connections: Vec<i32>) {
         let deadline = Instant::now() + PART;
         let mut killed = false;
@@ -178,27 +181,32 @@ impl Running {
             while let Some((pid, _)) = process::reap() {
                 connections.retain(|known| *known != pid);
             }
+            let called = self.remotes.iter_mut().filter(|remote| remote.is_on_the_line());
+            called.for_each(Remote::await_end);
             let left = deadline.saturating_duration_since(Instant::now());
-            if connections.is_empty() || killed && left.is_zero() {
+            let all_gone = !self.remotes.iter().any(Remote::is_on_the_line);
+            if connections.is_empty() && (all_gone || left.is_zero()) || killed && left.is_zero() {
                 return;
             }
             if left.is_zero() {
                 killed = true;
-                self.remotes
-                    .iter()
-                    .filter(|r| connections.contains(&r.process()))
-                    .for_each(Remote::kill);
+                let is_one =
+                    |r: &&Remote| r.process().is_some_and(|pid| connections.contains(&pid));
+                self.remotes.iter().filter(is_one).for_each(Remote::kill);
+                self.callers.kill(&connections);
             }
-            let signals = Watch { fd: self.signals.as_fd(), room: false };
+            let called = self.remotes.iter().filter(|remote| remote.is_on_the_line());
+            let fds = called.flat_map(Remote::readable).chain([self.signals.as_fd()]);
+            let watches: Vec<Watch<'_>> = fds.map(|fd| Watch { fd, room: false }).collect();
             // What was killed ends at once.
-            system::wait(&[signals], Some(if killed { GRACE } else { left }));
+            system::wait(&watches, Some(if killed { GRACE } else { left }));
         }
     }
 
     /// Waits for the readers of our output; any signal that ends programs gives up on them, and so
     /// does the end of the time that the job was given.
     pub(super) fn write_out(&mut self) {
-        self.time_limit.grant(GRACE);
+        self.shutdown.time_limit.grant(GRACE);
         loop {
             self.printer.flush();
             let room = self.printer.writable().map(|fd| Watch { fd, room: true });
@@ -207,10 +215,14 @@ impl Running {
             if watches.len() == 1 {
                 return;
             }
-            let left = self.time_limit.at().map(|at| at.saturating_duration_since(Instant::now()));
+            let left = self
+                .shutdown
+                .time_limit
+                .at()
+                .map(|at| at.saturating_duration_since(Instant::now()));
             system::wait(&watches, left);
             if left.is_some_and(|left| left.is_zero()) {
-                self.time_limit.exceed();
+                self.shutdown.time_limit.exceed();
                 return;
             }
             while let Some(arrival) = self.signals.read() {

@@ -1,6 +1,7 @@
 //! The other machines of a job: reaching them, what they say, and losing them.
 
 use super::Running;
+use super::callers::Callers;
 use crate::local_ranks::Piece;
 use crate::process::Ending;
 use crate::protocol::Up;
@@ -19,18 +20,8 @@ impl Running {
     /// cannot, nothing is left of the others.
     pub(super) fn reach(&mut self) -> Result<(), Refusal> {
         let deadline = Instant::now() + READY_MAX;
-        if let Some(way) = &self.plan.way {
-            for plan in std::mem::take(&mut self.plan.others) {
-                let ranks: Vec<Rank> = plan.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
-                self.host.stage(&ranks, StartStage::Reaching);
-                let only_ping = self.plan.only_ping;
-                let how = (way.patience, self.signals.before);
-                match Remote::start(&way.shell, &way.tool, plan, only_ping, how) {
-                    Ok(remote) => self.remotes.push(remote),
-                    Err(refusal) => return Err(self.abandon(refusal)),
-                }
-            }
-            self.startup.schedule_report();
+        if let Err(refusal) = self.start_agents() {
+            return Err(self.abandon(refusal));
         }
         while self.failure.is_none() && self.remotes.iter().any(|r| self.is_awaited(r)) {
             self.turn();
@@ -53,6 +44,25 @@ impl Running {
             None => Ok(()),
             Some(refusal) => Err(self.abandon(refusal)),
         }
+    }
+
+    /// Starts what reaches all other machines.
+    fn start_agents(&mut self) -> Result<(), Refusal> {
+        let Some(way) = &self.plan.way else { return Ok(()) };
+        let plans = std::mem::take(&mut self.plan.others);
+        let (only_ping, how) = (self.plan.only_ping, (way.patience, self.signals.before));
+        self.callers = Callers::listen(way, plans.len());
+        let are_invited = self.callers.start(way, &plans, how.1)?;
+        for plan in plans {
+            let ranks: Vec<Rank> = plan.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
+            self.host.stage(&ranks, StartStage::Reaching);
+            self.remotes.push(match are_invited {
+                true => Remote::invite(plan, only_ping, way.patience),
+                false => Remote::start(&way.shell, &way.tool, plan, only_ping, how)?,
+            });
+        }
+        self.startup.schedule_report();
+        Ok(())
     }
 
     /// Whether the machine has not come as far as it has to before ranks are started.
@@ -94,7 +104,10 @@ impl Running {
             let Some(way) = &self.plan.way else { return };
             for news in self.remotes[index].hear(&way.tool) {
                 match news {
-                    News::Up => self.is_up(index),
+                    News::Up => {
+                        self.is_up(index);
+                        self.send_on_errand(index);
+                    }
                     News::Said(frame) => self.take_frame(index, frame),
                     News::Lost(reason) => self.lose(index, &reason),
                 }
@@ -138,6 +151,7 @@ impl Running {
                 self.printer.say(&format!("gaspi_run: host {name}: {text}\n"));
             }
             Up::Rows(rows) => self.take_rows(rows),
+            Up::Missed { number, reason } => self.is_missed(index, number, &reason),
             Up::Meeting(bytes) => {
                 let Some(link) = self.remotes[index].link else { return };
                 if let Err(error) = self.host.feed(link, &bytes) {
@@ -153,6 +167,9 @@ impl Running {
     pub(super) fn lose(&mut self, index: usize, reason: &str) {
         let remote = &self.remotes[index];
         let name = remote.name.clone();
+        let words = self.callers.words(index).filter(|_| remote.has_called());
+        let words = words.map(|words| format!("{reason} ({words})"));
+        let reason = words.as_deref().unwrap_or(reason);
         if !self.startup.has_begun() {
             if self.plan.ping {
                 // The others are asked too.

@@ -5,6 +5,7 @@
 //! ranks are started. How ranks and the job end is in [`ends`].
 
 mod alarm;
+mod callers;
 mod ends;
 mod host_dedup;
 mod hosts;
@@ -26,6 +27,7 @@ use crate::refusal::{EXIT_TIMEOUT, Refusal};
 use crate::remote::Remote;
 use crate::report;
 use crate::tail::Tail;
+use callers::Callers;
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::{Request, Server};
 use gaspi_tools::signals::Signals;
@@ -64,13 +66,13 @@ pub(crate) struct Running {
     files: Vec<Option<Files>>,
     /// The other machines.
     remotes: Vec<Remote>,
+    callers: Callers,
     printer: Printer,
     /// For rank 0 on another machine.
     input: Option<Input>,
     records: RankRecords,
     startup: Startup,
     shutdown: Shutdown,
-    time_limit: TimeLimit,
     /// Why the job cannot go on.
     failure: Option<Refusal>,
     show: Option<Show>,
@@ -114,12 +116,12 @@ impl Running {
             local_ranks: LocalRanks::new(plan.own.clone()),
             files,
             remotes: Vec::new(),
+            callers: Callers::default(),
             printer,
             input: away.then(Input::new),
             records: RankRecords::new(plan.ranks),
             startup: Startup::default(),
-            shutdown: Shutdown::default(),
-            time_limit: TimeLimit::new(plan.timeout),
+            shutdown: Shutdown::new(TimeLimit::new(plan.timeout)),
             failure: None,
             show: None,
             plan,
@@ -144,7 +146,7 @@ impl Running {
         self.part();
         let status = self.conclude();
         self.write_out();
-        Ok(if self.time_limit.is_exceeded() { EXIT_TIMEOUT } else { status })
+        Ok(if self.shutdown.time_limit.is_exceeded() { EXIT_TIMEOUT } else { status })
     }
 
     /// Says how the ranks ended; the status to exit with.
@@ -252,6 +254,7 @@ impl Running {
         }
         self.take_signals();
         self.serve();
+        self.serve_callers();
         self.hear();
         self.pass_on();
         self.look_at_clock();
@@ -268,6 +271,7 @@ impl Running {
             watches.extend(remote.readable().map(always(false)));
             watches.extend(remote.writable().map(always(true)));
         }
+        watches.extend(self.callers.watches().map(|(fd, room)| always(room)(fd)));
         if self.startup.has_begun() {
             let input = self.input.as_ref().and_then(Input::readable);
             watches.extend(input.map(|fd| (Watch { fd, room: false }, Source::Input)));
@@ -290,10 +294,11 @@ impl Running {
     fn next_time(&self) -> Option<Instant> {
         let own = [
             self.shutdown.deadline(),
-            self.time_limit.at(),
+            self.shutdown.time_limit.at(),
             self.startup.report_at(),
             self.printer.prompt_at(),
             self.show.as_ref().map(Show::until),
+            self.callers.deadline(),
         ];
         let others = self.remotes.iter().map(Remote::deadline);
         own.into_iter().chain(others).flatten().min()
@@ -303,7 +308,7 @@ impl Running {
         if self.startup.take_report_due() {
             self.tell_missing();
         }
-        if self.time_limit.take_due() {
+        if self.shutdown.time_limit.take_due() {
             self.time_out();
         }
         if self.shutdown.take_kill_due() {

@@ -2,6 +2,7 @@
 //! gaspi_run does. What becomes due here is done in [`ends`](super::ends).
 
 use super::alarm::Alarm;
+use super::time_limit::TimeLimit;
 use std::time::{Duration, Instant};
 
 /// From SIGTERM to SIGKILL.
@@ -21,9 +22,14 @@ pub(super) struct Shutdown {
     kill: Alarm,
     /// When machines that still have ranks after that are given up.
     sever: Alarm,
+    pub(super) time_limit: TimeLimit,
 }
 
 impl Shutdown {
+    pub(super) fn new(time_limit: TimeLimit) -> Shutdown {
+        Shutdown { time_limit, ..Shutdown::default() }
+    }
+
     /// A signal of the user goes to the ranks, which `ends` programs or does not. Returns whether
     /// it is the second interrupt.
     pub(super) fn note_signal(&mut self, signal: i32, ends: bool) -> bool {

@@ -4,7 +4,7 @@ use super::alarm::Alarm;
 use std::time::{Duration, Instant};
 
 /// Runs from the start of gaspi_run, if the user has set a limit.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct TimeLimit {
     alarm: Alarm,
     exceeded: bool,

@@ -1,0 +1,232 @@
+//! Machines whose agents call back: they are invited through a remote shell that starts many at
+//! once, or by other machines in a tree, and let in as they call. A machine from which nobody can
+//! call is reached by a remote shell of its own.
+
+use super::Running;
+use crate::assignment::Assignment;
+use crate::channel::Channel;
+use crate::info;
+use crate::plan::Way;
+use crate::process::Ending;
+use crate::protocol::{Down, Errand};
+use crate::refusal::{EXIT_HOST, Refusal};
+use crate::remote::{Remote, Step};
+use crate::starter::{Missed, Starter};
+use gaspi_core::bootstrap::{Callback, Callbacks};
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+/// Hosts of one remote shell, whose command line names them all.
+const HOSTS_MAX: usize = 1024;
+
+/// Remote shells that start agents, and where those call.
+#[derive(Debug, Default)]
+pub(super) struct Callers {
+    /// Until all have called, or can be reached otherwise only.
+    callbacks: Option<Callbacks>,
+    starters: Vec<Starter>,
+    /// Machines that others are to start, by number: none has been asked to.
+    waiting: Range<u32>,
+    /// Machines that were asked to, with those that they are to start.
+    errands: Vec<(usize, Vec<u32>)>,
+}
+
+impl Callers {
+    /// Begins to listen, if that is of use for so many machines.
+    pub(super) fn listen(way: &Way, machines: usize) -> Callers {
+        if !way.shell.starts_many() && way.tree.is_none_or(|width| machines <= width) {
+            return Callers::default();
+        }
+        match Callbacks::listen() {
+            Ok(callbacks) => Callers { callbacks: Some(callbacks), ..Callers::default() },
+            Err(error) => {
+                info::tell(&format!("other hosts cannot call back: {error}"));
+                Callers::default()
+            }
+        }
+    }
+
+    /// Starts agents on all of these machines, which are numbered as they stand; false if there is
+    /// no way back.
+    pub(super) fn start(
+        &mut self,
+        way: &Way,
+        plans: &[Assignment],
+        mask: libc::sigset_t,
+    ) -> Result<bool, Refusal> {
+        let Some(callbacks) = &self.callbacks else { return Ok(false) };
+        let number = |(at, plan): (usize, &Assignment)| (at as u32, plan.host.clone());
+        let hosts: Vec<(u32, String)> = plans.iter().enumerate().map(number).collect();
+        let program = way.shell.program().display();
+        let (first, each) = match way.tree.filter(|_| !way.shell.starts_many()) {
+            Some(width) => (hosts.len().min(width), 1),
+            None => (hosts.len(), HOSTS_MAX),
+        };
+        self.waiting = first as u32..hosts.len() as u32;
+        for hosts in hosts[..first].chunks(each) {
+            let names: Vec<&str> = hosts.iter().map(|(_, name)| name.as_str()).collect();
+            let names = names.join(", ");
+            info::tell(&format!("one {program} starts gaspi_run on {names}, to call back"));
+            let invitation = callbacks.invitation(hosts.to_vec());
+            let starter = Starter::start(&way.shell, &way.tool, &invitation, mask);
+            self.starters.push(starter.map_err(|error| Refusal {
+                status: EXIT_HOST,
+                message: format!("starting {program}: {error}"),
+            })?);
+        }
+        Ok(true)
+    }
+
+    /// What has to be waited for: to be read from or, with `true`, written to.
+    pub(super) fn watches(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+        let callbacks = self.callbacks.iter().flat_map(Callbacks::watches);
+        let heard = self.starters.iter().flat_map(Starter::readable).map(|fd| (fd, false));
+        callbacks
+            .chain(heard)
+            .chain(self.starters.iter().filter_map(|s| Some((s.writable()?, true))))
+    }
+
+    /// When there is something to do, though nothing has come.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        let callbacks = self.callbacks.iter().filter_map(Callbacks::deadline);
+        callbacks.chain(self.starters.iter().filter_map(Starter::deadline)).min()
+    }
+
+    /// A remote shell has ended, if this is its process.
+    pub(super) fn ended(&mut self, pid: i32, ending: Ending) -> bool {
+        self.starters.iter_mut().any(|starter| starter.ended(pid, ending))
+    }
+
+    /// The remote shells that run.
+    pub(super) fn processes(&self) -> impl Iterator<Item = i32> {
+        self.starters.iter().filter_map(Starter::pid)
+    }
+
+    /// Ends the remote shells with these processes.
+    pub(super) fn kill(&self, processes: &[i32]) {
+        let is_one = |starter: &&Starter| starter.pid().is_some_and(|pid| processes.contains(&pid));
+        self.starters.iter().filter(is_one).for_each(Starter::kill);
+    }
+
+    /// Ends the remote shells that have started agents which are still to call.
+    pub(super) fn give_up(&mut self, remotes: &[Remote]) {
+        self.callbacks = None;
+        for (number, _) in remotes.iter().enumerate().filter(|(_, remote)| remote.is_invited()) {
+            self.starters.iter().filter(|s| s.is_of(number as u32)).for_each(Starter::kill);
+        }
+    }
+
+    /// What the remote shell that has started the agent with this number printed last.
+    pub(super) fn words(&self, number: usize) -> Option<String> {
+        self.starters.iter().find(|starter| starter.is_of(number as u32))?.words()
+    }
+}
+
+impl Running {
+    /// Lets in agents that call, and reaches machines by themselves from which nobody will.
+    pub(super) fn serve_callers(&mut self) {
+        let called = self.callers.callbacks.as_mut().map(Callbacks::serve).unwrap_or_default();
+        for call in called {
+            match call {
+                Callback::Came { host, connection } => self.let_in(host as usize, connection),
+                Callback::Refused { from, reason } => {
+                    info::tell(&format!("a connection from {from} was refused: {reason}"));
+                }
+            }
+        }
+        let starters = self.callers.starters.iter_mut();
+        let mut missed: Vec<Missed> = starters.flat_map(Starter::hear).collect();
+        missed.extend(self.left_over());
+        missed.into_iter().for_each(|missed| self.reach_alone(missed));
+        if !self.remotes.iter().any(Remote::is_invited) {
+            self.callers.callbacks = None;
+        }
+    }
+
+    /// An agent that knows the key says to run on the machine with this number.
+    fn let_in(&mut self, number: usize, connection: OwnedFd) {
+        let Some(way) = &self.plan.way else { return };
+        let reason = match self.remotes.get_mut(number) {
+            None => format!("there is no host with the number {number}"),
+            Some(remote) if !remote.is_invited() => {
+                format!("host {} has an agent already, or is not waited for", remote.name)
+            }
+            Some(remote) => match remote.called(connection, way.patience) {
+                Ok(()) => return,
+                Err(error) => return info::tell(&format!("host {}: {error}", remote.name)),
+            },
+        };
+        info::tell(&format!("an agent that has called was sent away: {reason}"));
+        if let Ok(mut channel) = Channel::over(connection) {
+            channel.say(&Down::Refused(reason));
+            channel.flush();
+        }
+    }
+
+    /// Nobody will call from this machine: it gets a remote shell of its own.
+    fn reach_alone(&mut self, missed: Missed) {
+        let Some(remote) = self.remotes.get_mut(missed.number as usize) else { return };
+        let Some(way) = self.plan.way.as_ref().filter(|_| remote.is_invited()) else { return };
+        info::tell(&format!("host {}: {}; it is tried by itself", remote.name, missed.reason));
+        let how = (way.patience, self.signals.before);
+        if let Err(refusal) = remote.reach(&way.shell, &way.tool, how) {
+            self.failure.get_or_insert(refusal);
+        }
+    }
+
+    /// Has the machine with this number start some of those that wait, if its agent has called.
+    pub(super) fn send_on_errand(&mut self, number: usize) {
+        let (Some(way), remote) = (&self.plan.way, &mut self.remotes[number]) else { return };
+        let Some(width) = way.tree.filter(|_| remote.has_called()) else { return };
+        let numbers: Vec<u32> = self.callers.waiting.by_ref().take(width).collect();
+        if numbers.is_empty() {
+            return;
+        }
+        let name = |number: &u32| (*number, self.remotes[*number as usize].name.clone());
+        let hosts: Vec<(u32, String)> = numbers.iter().map(name).collect();
+        let names: Vec<&str> = hosts.iter().map(|(_, name)| name.as_str()).collect();
+        let (parent, names) = (&self.remotes[number].name, names.join(", "));
+        info::tell(&format!("host {parent} starts gaspi_run on {names}, to call back"));
+        let shell = way.shell.to_words();
+        self.remotes[number].say(&Down::Reach(Errand { shell, hosts }));
+        self.callers.errands.push((number, numbers));
+    }
+
+    /// A machine says that nobody will call from one that it was to start.
+    pub(super) fn is_missed(&mut self, by: usize, number: u32, reason: &str) {
+        let is_one =
+            |(parent, numbers): &(usize, Vec<u32>)| *parent == by && numbers.contains(&number);
+        if self.callers.errands.iter().any(is_one) {
+            let reason = format!("from host {}: {reason}", self.remotes[by].name);
+            self.reach_alone(Missed { number, reason });
+        }
+    }
+
+    /// Machines that nobody will start any more: those that were to do so are gone, or there is
+    /// none that could be asked.
+    fn left_over(&mut self) -> Vec<Missed> {
+        let (remotes, callers) = (&self.remotes, &mut self.callers);
+        let mut missed = Vec::new();
+        callers.errands.retain(|(parent, numbers)| {
+            let parent = &remotes[*parent];
+            let is_gone = parent.step == Step::Lost;
+            if is_gone {
+                let reason = format!("host {}, which was to start it, is gone", parent.name);
+                missed
+                    .extend(numbers.iter().map(|n| Missed { number: *n, reason: reason.clone() }));
+            }
+            !is_gone
+        });
+        let waits = |number: usize| callers.waiting.contains(&(number as u32));
+        let comes = |(number, remote): (usize, &Remote)| {
+            matches!(remote.step, Step::Reaching | Step::Carrying) && !waits(number)
+        };
+        if !callers.waiting.is_empty() && !remotes.iter().enumerate().any(comes) {
+            let reason = "no host can start it".to_owned();
+            let alone = callers.waiting.by_ref();
+            missed.extend(alone.map(|number| Missed { number, reason: reason.clone() }));
+        }
+        missed
+    }
+}
