@@ -15,6 +15,7 @@ use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::verbs::Verbs;
 use crate::wait::{Call, waiting_group};
 use crate::wire::message::MemoryKey;
 use std::sync::Arc;
@@ -22,7 +23,8 @@ use std::sync::Arc;
 /// Stages.
 const RESERVING: u64 = 0;
 const REGISTERING: u64 = 1;
-const MEETING: u64 = 2;
+const PAIRING: u64 = 2;
+const MEETING: u64 = 3;
 
 /// The call that opens channels.
 fn key_of(kind: CallKind, details: u64) -> CallKey {
@@ -243,15 +245,67 @@ impl Inner {
             }
         }
         if call.cursor() == REGISTERING {
+            let mut next = PAIRING;
             if let Some(arena) = self.channels.arena() {
                 let course = waiting_group(Call::Channel, group);
                 match self.register_all(&arena.segment, &call.ranks_shared(), deadline, course) {
                     Err(error) if error.is_timeout() => return Err(error),
-                    Err(error) => call.set_failure(error),
-                    Ok(()) => {}
+                    Err(error) => {
+                        call.set_failure(error);
+                        next = MEETING;
+                    }
+                    Ok(()) => self.want_devices(call.ranks()),
                 }
             }
+            call.set_cursor(next);
+        }
+        if call.cursor() == PAIRING {
+            match self.await_devices(call.ranks(), group, deadline) {
+                Err(error) if error.is_timeout() => return Err(error),
+                Err(error) => call.set_failure(error),
+                Ok(()) => {}
+            }
             call.set_cursor(MEETING);
+        }
+        Ok(())
+    }
+
+    /// The members to which data may go by the device alone, with the device.
+    fn by_device_only<'a>(
+        &'a self,
+        ranks: &'a [Rank],
+    ) -> Option<(Verbs<'a>, impl Iterator<Item = Rank> + 'a)> {
+        let verbs = self.endpoints.verbs(self)?;
+        let remote = ranks.iter().copied().filter(|rank| !self.ranks.is_local(*rank));
+        verbs.table.has_to_carry_messages().then_some((verbs, remote))
+    }
+
+    /// Has the device carry messages to all members to which data may go by it alone.
+    fn want_devices(&self, ranks: &[Rank]) {
+        if let Some((verbs, remote)) = self.by_device_only(ranks) {
+            remote.for_each(|rank| verbs.want_messages(rank));
+        }
+    }
+
+    /// Waits until the device carries them, from the first one on.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::Refused`] where a pair cannot be made; a member has ended.
+    fn await_devices(&self, ranks: &[Rank], group: GroupId, deadline: Deadline) -> Result<()> {
+        let Some((verbs, remote)) = self.by_device_only(ranks) else { return Ok(()) };
+        let course = waiting_group(Call::Channel, group);
+        for rank in remote {
+            let carried = || match verbs.carries_messages_to(rank) {
+                Ok(true) => Some(Ok(())),
+                Ok(false) => self.ranks.check_alive(rank, course.call.name()).err().map(Err),
+                Err(why) => {
+                    let reason = format!("the RDMA device cannot carry data to it: {why}");
+                    Some(Err(self.ranks.refused(rank, reason)))
+                }
+            };
+            let found = self.until(deadline, course, carried);
+            let pending = || format!("a connection by RDMA with {rank}");
+            found.unwrap_or_else(|| Err(Error::Timeout { pending: pending() }))?;
         }
         Ok(())
     }

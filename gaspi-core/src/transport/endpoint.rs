@@ -376,9 +376,16 @@ impl Endpoint<'_> {
             Carrier::Stream(table) => unsafe {
                 table.post_message(self.up, self.peer, losses, message)
             },
-            Carrier::Verbs(table, _) => {
+            Carrier::Verbs(table, stream) => {
+                let by_device_only = table.has_to_carry_messages();
+                let message = ChannelMessage { by_device_only, ..message };
                 // SAFETY: as the caller says.
                 let posted = unsafe { self.unwrapped().message(losses, message) };
+                if by_device_only && matches!(posted, Ok(false)) {
+                    // There is no room, or no pair.
+                    let carried = self.verbs(table, stream).carries_messages_to(self.peer);
+                    carried.map_err(|reason| self.up.ranks().refused(self.peer, reason))?;
+                }
                 posted.map_err(|error| match (error, table.last_error(self.peer)) {
                     (Error::Refused { rank, reason }, Some(why)) => {
                         Error::Refused { rank, reason: format!("{reason}: {why}") }

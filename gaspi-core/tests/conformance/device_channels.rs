@@ -3,7 +3,7 @@
 use super::channels::{HEADER, post_as, until, whole};
 use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER};
 use super::*;
-use crate::ranks::run_with_devices;
+use crate::ranks::{run_with_devices, run_with_prepared};
 use gaspi_mock_card::Fabric;
 use std::sync::Barrier;
 
@@ -95,6 +95,121 @@ fn data_of_messages_is_written_by_devices_and_comes_before_them() {
             meet(rt);
         });
     }
+}
+
+fn data_goes_by_devices_alone_from_the_first_message_on() {
+    const ROUNDS: u64 = 5;
+    // At once, while no pair can be up yet, and late.
+    for options in ["", "shuffle=1"] {
+        run_with_devices(2, options, |rt, fabric| {
+            let written = || fabric.counter(rt.rank().0.into(), "written");
+            let channel = open(rt).expect("a channel");
+            let before = written();
+            (0..ROUNDS).for_each(|index| exchange(&channel, index, BYTES));
+            assert_eq!(written() - before, BYTES as u64 * ROUNDS, "none is left for a socket");
+            meet(rt);
+        });
+    }
+}
+
+fn a_member_without_a_pair_is_an_error_of_all_that_data_would_go_to() {
+    let few = |fabric: &Fabric| fabric.set(2, "max_qp=1");
+    run_with_prepared(
+        3,
+        ("", &Config::default()),
+        few,
+        |_| (),
+        |rt, _| {
+            for _ in 0..2 {
+                let opened = open(rt);
+                fails!(opened, Error::Refused { reason, .. } if reason.contains("GASPI_IB_PAIRS"));
+                meet(rt);
+            }
+        },
+    );
+}
+
+/// A channel in which no message tells of others that were taken.
+fn open_deep(rt: &Runtime) -> Channel {
+    let spec = ChannelSpec { slots: 64, message_bytes: BYTES as u64, stage_bytes: 0 };
+    rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel")
+}
+
+/// A message of a barrier is lost with its pair, nothing of a channel.
+fn break_pair(rt: &Runtime, fabric: &Fabric, both: &Barrier) {
+    // All messages are acknowledged by then.
+    meet(rt);
+    both.wait();
+    if rt.rank() == Rank(0) {
+        fabric.fail(0, 0, 1, NO_ANSWER);
+    }
+    meet(rt);
+    // Until the other rank has left the barrier this one calls nothing.
+    both.wait();
+}
+
+fn a_message_that_was_lost_is_sent_again_while_its_sender_computes() {
+    let both = Barrier::new(2);
+    for _ in 0..30 {
+        run_with_devices(2, "", |rt, fabric| {
+            let channel = open_deep(rt);
+            for index in 0..2 {
+                break_pair(rt, fabric, &both);
+                // It waits for the next pair.
+                exchange(&channel, index, FEW);
+            }
+        });
+    }
+}
+
+fn messages_wait_for_the_next_pair_when_theirs_has_failed() {
+    let both = Barrier::new(2);
+    run_with_devices(2, "", |rt, fabric| {
+        let written = || fabric.counter(rt.rank().0.into(), "written");
+        let channel = open_deep(rt);
+        for index in 0..2 {
+            let before = written();
+            break_pair(rt, fabric, &both);
+            exchange(&channel, index, BYTES);
+            assert_eq!(written() - before, BYTES as u64, "none goes by a socket meanwhile");
+        }
+        break_pair(rt, fabric, &both);
+        if rt.rank() == Rank(0) {
+            let sent = within(LIMIT_OF_CHANGE, "giving up", || send(&channel, 2, BYTES));
+            fails!(sent, Error::Refused { rank: Rank(1), reason } if reason.contains("again"));
+        }
+        both.wait();
+        drop(channel);
+        let again = open(rt).expect("another one, which tries anew");
+        (0..SLOTS).for_each(|index| exchange(&again, index, BYTES));
+        meet(rt);
+    });
+}
+
+fn a_channel_that_waits_for_its_pair_can_be_continued() {
+    let cut = |fabric: &Fabric| fabric.link(0, 1, 0);
+    let both = Barrier::new(2);
+    run_with_prepared(
+        2,
+        (OWN_TIME, &Config::default()),
+        cut,
+        |_| (),
+        |rt, fabric| {
+            let spec =
+                ChannelSpec { slots: SLOTS as u32, message_bytes: BYTES as u64, stage_bytes: 0 };
+            let open = |timeout| rt.channel_open(GroupId::ALL, spec, timeout);
+            for _ in 0..3 {
+                let opened = open(Timeout::Millis(50));
+                fails!(opened, Error::Timeout { pending } if pending.contains("RDMA"));
+            }
+            both.wait();
+            fabric.link(0, 1, 1);
+            fabric.advance(SECOND_NS);
+            let channel = open(LIMIT).expect("a channel");
+            (0..SLOTS).for_each(|index| exchange(&channel, index, BYTES));
+            meet(rt);
+        },
+    );
 }
 
 fn data_that_does_not_fit_the_send_queue_goes_along() {
@@ -351,7 +466,12 @@ tests! {
         data_is_written_from_where_it_lies_if_the_device_knows_the_memory,
         memory_that_the_device_does_not_take_is_copied,
         memory_that_was_shown_to_a_device_is_known_to_it_until_it_is_dropped,
+        a_channel_that_waits_for_its_pair_can_be_continued,
+        a_message_that_was_lost_is_sent_again_while_its_sender_computes,
+        a_member_without_a_pair_is_an_error_of_all_that_data_would_go_to,
         a_segment_is_deleted_behind_the_data_that_is_sent_from_it,
+        data_goes_by_devices_alone_from_the_first_message_on,
+        messages_wait_for_the_next_pair_when_theirs_has_failed,
         data_of_messages_is_written_by_devices_and_comes_before_them,
         a_device_that_fails_in_the_middle_costs_the_channel_and_names_the_rank,
         memory_that_a_device_does_not_take_is_an_error_of_all_where_it_has_to;

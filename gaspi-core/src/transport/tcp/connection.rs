@@ -238,6 +238,8 @@ impl Connection {
                 Ahead::Waits => return Ok(None),
                 Ahead::GoesAlong => {}
             }
+        } else if message.by_device_only {
+            return Ok(None);
         }
         // On one that has broken it is lost with the rest.
         if self.fd().is_some()
@@ -536,6 +538,11 @@ impl Connection {
     pub(crate) fn is_drained(&self) -> bool {
         let out = self.out();
         out.is_idle() && out.carrying.other().is_none_or(ByteCarrier::is_drained)
+    }
+
+    /// Whether another carrier has what follows.
+    pub(crate) fn is_carried(&self) -> bool {
+        self.out().carrying.other().is_some()
     }
 
     /// What follows is to go by another carrier; false if the connection has one, or is ending.

@@ -226,6 +226,11 @@ impl Connections {
         self.active(rank).as_ref().is_some_and(|active| active.fd().is_some())
     }
 
+    /// Whether what is asked of `rank` goes otherwise than by the socket of its connection.
+    pub(crate) fn is_carried(&self, rank: Rank) -> bool {
+        self.active(rank).as_ref().is_some_and(|active| active.is_carried())
+    }
+
     /// Whether everything posted to `rank` has been handed to the kernel.
     pub(crate) fn is_drained(&self, rank: Rank) -> bool {
         self.active(rank).as_ref().is_none_or(|active| active.is_drained())

@@ -30,7 +30,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Pairs with a peer that have failed before its connections stay with their sockets.
-const FAILURES: u32 = 3;
+pub(super) const FAILURES: u32 = 3;
 
 /// Which connection sends by a lane.
 #[derive(Debug, Default)]
@@ -51,6 +51,16 @@ impl StreamUser {
     /// The pair has failed; whether it was the last one for messages.
     pub(super) fn note_failure(&self) -> bool {
         self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
+    }
+
+    /// How many pairs have failed.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Pairs are tried again, however many have failed.
+    pub(super) fn forget_failures(&self) {
+        self.failures.store(0, Ordering::Relaxed);
     }
 }
 
@@ -181,7 +191,7 @@ impl Verbs<'_> {
                 continue;
             };
             let lane = self.table.lane(STREAM, peer);
-            let failed = lane.user.failures.load(Ordering::Relaxed) >= FAILURES;
+            let failed = lane.user.failures() >= FAILURES;
             if failed || self.stream.is_suspected(peer) {
                 continue;
             }
@@ -212,7 +222,10 @@ impl Verbs<'_> {
         let bytes = Arc::new(DeviceBytes { lane: Arc::clone(&lane), attempt, number, wakeup });
         *of = (Some(connection.token), number);
         drop(of);
-        if !connection.carry_by(&self.stream.sets.data, bytes) {
+        if connection.carry_by(&self.stream.sets.data, bytes) {
+            // Messages may wait for that.
+            self.up.ranks().wake_own();
+        } else {
             lane.user.of.lock().0 = None;
         }
     }

@@ -45,6 +45,10 @@ impl DeviceCondition {
         self.0.load(Ordering::Relaxed) == Condition::Usable as u8
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Condition::Failed as u8
+    }
+
     /// Whether that is news. A device that has failed stays so.
     fn change(&self, to: Condition) -> bool {
         let news = |from| from != to as u8 && from != Condition::Failed as u8;
