@@ -286,6 +286,30 @@ fn memory_that_a_device_does_not_take_leaves_its_data_to_connections() {
     });
 }
 
+fn a_device_knows_only_what_members_of_other_nodes_use_of_a_channel() {
+    let message_bytes = 1 << 20;
+    let spec = ChannelSpec { slots: SLOTS as u32, message_bytes, stage_bytes: 1 << 16 };
+    let ring = SLOTS * message_bytes;
+    run_with_devices(4, "", |rt, fabric| {
+        let registered = || fabric.live(rt.rank().0.into()).registered_bytes;
+        let before = registered();
+        let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel");
+        let others = (0..4).filter(|member| !channel.is_local(*member)).count() as u64;
+        let grown = registered() - before;
+        // Slots both ways, and little more, as buffers of pairs.
+        let slots = 2 * others * ring;
+        assert!((slots..slots + ring / 2).contains(&grown), "{grown} for slots of {slots}");
+        let (data, before) = (DataSpec { bytes: 5 << 20, status_words: 4 }, registered());
+        let opened = rt.channels_open(GroupId::ALL, &[spec, spec, spec], data, LIMIT);
+        let (channels, memory) = opened.expect("channels");
+        let grown = registered() - before;
+        let used = 3 * slots + data.bytes;
+        assert!((used..used + ring / 2).contains(&grown), "{grown} for {used} that are used");
+        drop((channels, memory));
+        meet(rt);
+    });
+}
+
 fn channels_come_and_go_and_leave_no_registration() {
     let both = Barrier::new(2);
     run_with_devices(2, "", |rt, fabric| {
@@ -478,6 +502,7 @@ tests! {
     VERBS_PAIRS:
         memory_that_a_device_does_not_take_leaves_its_data_to_connections;
     BY_DEVICE:
+        a_device_knows_only_what_members_of_other_nodes_use_of_a_channel,
         channels_come_and_go_and_leave_no_registration,
         data_that_does_not_fit_the_send_queue_goes_along;
 }
