@@ -370,18 +370,21 @@ impl Endpoint<'_> {
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.
-    pub(crate) unsafe fn message(self, losses: u64, message: ChannelMessage<'_>) -> Result<bool> {
+    pub(crate) unsafe fn message(
+        self,
+        losses: u64,
+        mut message: ChannelMessage<'_>,
+    ) -> Result<bool> {
         match self.carrier {
             // SAFETY: as the caller says.
             Carrier::Stream(table) => unsafe {
                 table.post_message(self.up, self.peer, losses, message)
             },
             Carrier::Verbs(table, stream) => {
-                let by_device_only = table.has_to_carry_messages();
-                let message = ChannelMessage { by_device_only, ..message };
+                message.by_device_only = table.has_to_carry_messages();
                 // SAFETY: as the caller says.
                 let posted = unsafe { self.unwrapped().message(losses, message) };
-                if by_device_only && matches!(posted, Ok(false)) {
+                if matches!(posted, Ok(false)) && table.has_to_carry_messages() {
                     // There is no room, or no pair.
                     let carried = self.verbs(table, stream).carries_messages_to(self.peer);
                     carried.map_err(|reason| self.up.ranks().refused(self.peer, reason))?;

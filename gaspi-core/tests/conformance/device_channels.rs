@@ -129,16 +129,8 @@ fn a_member_without_a_pair_is_an_error_of_all_that_data_would_go_to() {
     );
 }
 
-/// A channel in which no message tells of others that were taken.
-fn open_deep(rt: &Runtime) -> Channel {
-    let spec = ChannelSpec { slots: 64, message_bytes: BYTES as u64, stage_bytes: 0 };
-    rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel")
-}
-
-/// A message of a barrier is lost with its pair, nothing of a channel.
+/// A message of a barrier is lost with its pair. Nothing of a channel may be under way.
 fn break_pair(rt: &Runtime, fabric: &Fabric, both: &Barrier) {
-    // All messages are acknowledged by then.
-    meet(rt);
     both.wait();
     if rt.rank() == Rank(0) {
         fabric.fail(0, 0, 1, NO_ANSWER);
@@ -148,15 +140,31 @@ fn break_pair(rt: &Runtime, fabric: &Fabric, both: &Barrier) {
     both.wait();
 }
 
+/// Meets until the devices of both send what that takes.
+fn until_messages_by_device(rt: &Runtime, fabric: &Fabric, both: &Barrier) {
+    within(LIMIT_OF_CHANGE, "messages by the devices", || {
+        loop {
+            let sent = || [0, 1].map(|device| fabric.counter(device, "send"));
+            let before = sent();
+            both.wait();
+            meet(rt);
+            both.wait();
+            let after = sent();
+            both.wait();
+            if (0..2).all(|device| after[device] > before[device]) {
+                return;
+            }
+        }
+    });
+}
+
 fn a_message_that_was_lost_is_sent_again_while_its_sender_computes() {
     let both = Barrier::new(2);
     for _ in 0..30 {
         run_with_devices(2, "", |rt, fabric| {
-            let channel = open_deep(rt);
-            for index in 0..2 {
+            for _ in 0..3 {
+                until_messages_by_device(rt, fabric, &both);
                 break_pair(rt, fabric, &both);
-                // It waits for the next pair.
-                exchange(&channel, index, FEW);
             }
         });
     }
@@ -164,24 +172,34 @@ fn a_message_that_was_lost_is_sent_again_while_its_sender_computes() {
 
 fn messages_wait_for_the_next_pair_when_theirs_has_failed() {
     let both = Barrier::new(2);
-    run_with_devices(2, "", |rt, fabric| {
-        let written = || fabric.counter(rt.rank().0.into(), "written");
-        let channel = open_deep(rt);
-        for index in 0..2 {
+    for _ in 0..5 {
+        run_with_devices(2, "", |rt, fabric| {
+            let written = || fabric.counter(rt.rank().0.into(), "written");
+            let channel = open(rt).expect("a channel");
             let before = written();
             break_pair(rt, fabric, &both);
-            exchange(&channel, index, BYTES);
+            exchange(&channel, 0, BYTES);
             assert_eq!(written() - before, BYTES as u64, "none goes by a socket meanwhile");
+            meet(rt);
+        });
+    }
+}
+
+fn messages_fail_where_pairs_fail_again_and_again_and_another_channel_tries_anew() {
+    let both = Barrier::new(2);
+    run_with_devices(2, "", |rt, fabric| {
+        let channel = open(rt).expect("a channel");
+        for _ in 0..3 {
+            until_messages_by_device(rt, fabric, &both);
+            break_pair(rt, fabric, &both);
         }
-        break_pair(rt, fabric, &both);
         if rt.rank() == Rank(0) {
-            let sent = within(LIMIT_OF_CHANGE, "giving up", || send(&channel, 2, BYTES));
+            let sent = within(LIMIT_OF_CHANGE, "giving up", || send(&channel, 0, BYTES));
             fails!(sent, Error::Refused { rank: Rank(1), reason } if reason.contains("again"));
         }
         both.wait();
-        drop(channel);
-        let again = open(rt).expect("another one, which tries anew");
-        (0..SLOTS).for_each(|index| exchange(&again, index, BYTES));
+        let another = open(rt).expect("another channel");
+        (0..SLOTS).for_each(|index| exchange(&another, index, BYTES));
         meet(rt);
     });
 }
@@ -495,6 +513,7 @@ tests! {
         a_member_without_a_pair_is_an_error_of_all_that_data_would_go_to,
         a_segment_is_deleted_behind_the_data_that_is_sent_from_it,
         data_goes_by_devices_alone_from_the_first_message_on,
+        messages_fail_where_pairs_fail_again_and_again_and_another_channel_tries_anew,
         messages_wait_for_the_next_pair_when_theirs_has_failed,
         data_of_messages_is_written_by_devices_and_comes_before_them,
         a_device_that_fails_in_the_middle_costs_the_channel_and_names_the_rank,

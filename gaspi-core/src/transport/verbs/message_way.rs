@@ -8,6 +8,9 @@ impl Verbs<'_> {
     /// Has the device carry messages to `peer` as soon as it can. A pair that could not be made
     /// before is tried again.
     pub(crate) fn want_messages(self, peer: Rank) {
+        if self.stream.connections.is_carried(peer) {
+            return;
+        }
         let lane = self.table.lane(STREAM, peer);
         lane.user.forget_failures();
         self.begin_anew(lane);
