@@ -105,9 +105,8 @@ impl Channel {
             let head = bytemuck::bytes_of(head);
             let by_device = self.device_copy(member, to, (data, len), buffer.is_some());
             let data = Piece { pointer: data.cast_mut(), len };
-            let (by_device, by_device_only) = (by_device.as_ref(), false);
             let message =
-                ChannelMessage { put, head, data, slot, buffer, by_device, by_device_only };
+                ChannelMessage { put, head, data, slot, buffer, by_device: by_device.as_ref() };
             // SAFETY: as the caller says; the slot is this rank's until the message has been taken.
             unsafe { inner.endpoint(member.rank).message(member.losses, message) }
         });

@@ -69,23 +69,23 @@ impl Rings {
     }
 
     /// The ring that the `nth` member of the node of a member sends to.
-    fn from_local(&self, part: RingsOfPart, locals: u64, nth: u64) -> u64 {
+    fn ring_of_local(&self, part: RingsOfPart, locals: u64, nth: u64) -> u64 {
         self.at + locals * part.before + nth * part.bytes
     }
 
     /// The ring that the `nth` member of other nodes sends to.
-    fn from_remote(&self, part: RingsOfPart, remotes: u64, nth: u64) -> u64 {
+    fn ring_of_remote(&self, part: RingsOfPart, remotes: u64, nth: u64) -> u64 {
         self.of_device(remotes).start + remotes * part.before + nth * part.bytes
     }
 
     /// The rings that members of other nodes send to.
-    pub(super) fn from_remotes(&self, part: RingsOfPart, remotes: u64) -> Range<u64> {
-        self.from_remote(part, remotes, 0)..self.from_remote(part, remotes, remotes)
+    pub(super) fn rings_of_remotes(&self, part: RingsOfPart, remotes: u64) -> Range<u64> {
+        self.ring_of_remote(part, remotes, 0)..self.ring_of_remote(part, remotes, remotes)
     }
 
     /// The ring from which a member sends to the `nth` of other nodes.
-    fn to_remote(&self, part: RingsOfPart, remotes: u64, nth: u64) -> u64 {
-        self.from_remote(part, remotes, nth) + remotes * self.sum
+    fn ring_to_remote(&self, part: RingsOfPart, remotes: u64, nth: u64) -> u64 {
+        self.ring_of_remote(part, remotes, nth) + remotes * self.sum
     }
 }
 
@@ -143,14 +143,14 @@ impl Relations {
     pub(super) fn rings(&self, rings: &Rings, part: RingsOfPart, relation: Relation) -> [u64; 3] {
         let Relation { local, nth_here, nth_there, locals_there } = relation;
         if local {
-            let here = rings.from_local(part, self.locals, nth_here);
-            return [here, rings.from_local(part, locals_there, nth_there), here];
+            let here = rings.ring_of_local(part, self.locals, nth_here);
+            return [here, rings.ring_of_local(part, locals_there, nth_there), here];
         }
         let (remotes, remotes_there) = (self.remotes(), self.members - locals_there);
         [
-            rings.from_remote(part, remotes, nth_here),
-            rings.from_remote(part, remotes_there, nth_there),
-            rings.to_remote(part, remotes, nth_here),
+            rings.ring_of_remote(part, remotes, nth_here),
+            rings.ring_of_remote(part, remotes_there, nth_there),
+            rings.ring_to_remote(part, remotes, nth_here),
         ]
     }
 }
@@ -196,7 +196,7 @@ mod tests {
                             prop_assert!(at >= 1000 && at + part.bytes <= all.end(seen.remotes()));
                         }
                     }
-                    let of_part = all.from_remotes(*part, seen.remotes());
+                    let of_part = all.rings_of_remotes(*part, seen.remotes());
                     let far = found.iter().filter(|(at, _)| of_part.contains(at)).count() as u64;
                     prop_assert_eq!(far, seen.remotes());
                 }

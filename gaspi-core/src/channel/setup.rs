@@ -354,7 +354,7 @@ impl Inner {
                 let rings = relations.rings(&all.rings, part.rings, *relation);
                 member.of_part((part.bytes_at, part.words_at), rings)
             };
-            let slots = all.rings.from_remotes(part.rings, relations.remotes());
+            let slots = all.rings.rings_of_remotes(part.rings, relations.remotes());
             Channel {
                 inner: Arc::clone(self),
                 group,

@@ -370,20 +370,16 @@ impl Endpoint<'_> {
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.
-    pub(crate) unsafe fn message(
-        self,
-        losses: u64,
-        mut message: ChannelMessage<'_>,
-    ) -> Result<bool> {
+    pub(crate) unsafe fn message(self, losses: u64, message: ChannelMessage<'_>) -> Result<bool> {
         match self.carrier {
             // SAFETY: as the caller says.
             Carrier::Stream(table) => unsafe {
-                table.post_message(self.up, self.peer, losses, message)
+                table.post_message(self.up, self.peer, (losses, false), message)
             },
             Carrier::Verbs(table, stream) => {
-                message.by_device_only = table.has_to_carry_messages();
+                let terms = (losses, table.has_to_carry_messages());
                 // SAFETY: as the caller says.
-                let posted = unsafe { self.unwrapped().message(losses, message) };
+                let posted = unsafe { stream.post_message(self.up, self.peer, terms, message) };
                 if matches!(posted, Ok(false)) && table.has_to_carry_messages() {
                     // There is no room, or no pair.
                     let carried = self.verbs(table, stream).carries_messages_to(self.peer);

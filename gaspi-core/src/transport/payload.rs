@@ -132,8 +132,6 @@ pub(crate) struct ChannelMessage<'a> {
     pub(crate) buffer: Option<Arc<UserBuffer>>,
     /// How a device can write the data into the peer's slot, ahead of the put.
     pub(crate) by_device: Option<&'a DeviceCopy>,
-    /// Whether it waits until a device carries the bytes of its connection.
-    pub(crate) by_device_only: bool,
 }
 
 /// How a device can write the data of a message.

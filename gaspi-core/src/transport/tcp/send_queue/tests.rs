@@ -208,15 +208,7 @@ fn a_message_goes_out_whole_although_its_data_changes_once_it_was_posted() {
     let stream = Stream { queue: QueueId(0), generation: 0 };
     let put = Put { stream, remote, size, last: true, notification, value: 1 };
     let (pieces, buffer, by_device) = (Piece::of(&data), None, None);
-    let message = ChannelMessage {
-        put,
-        head: &head,
-        data: pieces,
-        slot,
-        buffer,
-        by_device,
-        by_device_only: false,
-    };
+    let message = ChannelMessage { put, head: &head, data: pieces, slot, buffer, by_device };
     assert!(!out.is_full(&message));
     // Room is waited for, but not for ever, and not behind others.
     out.room.awaited = true;
