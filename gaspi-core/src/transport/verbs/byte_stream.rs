@@ -19,13 +19,14 @@ use crate::os::event::Wakeup;
 use crate::os::socket::Piece;
 use crate::policy::acknowledge::Flush;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::transport::numbers::NumberMap;
 use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier};
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connections::Owner;
 use crate::transport::tcp::receive::Incoming;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
@@ -170,7 +171,7 @@ pub(super) struct Chunk {
 /// What has come of connections.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    incoming: HashMap<(Rank, u32), Incoming>,
+    incoming: NumberMap<(Rank, u32), Incoming>,
     /// Messages of which the socket has not told yet.
     parked: VecDeque<(Rank, u32, Chunk)>,
     /// Whose peers wait for acknowledgements.
