@@ -20,6 +20,7 @@ mod free_list;
 mod layout;
 mod memory;
 mod messages;
+mod rings;
 mod setup;
 mod shown;
 mod spec;
@@ -70,12 +71,13 @@ struct Member {
     /// Where its part begins in its arena, and where its words do.
     base: u64,
     words: u32,
+    /// Where the ring of its messages lies here, from the start of the channel on; where that of
+    /// this rank's messages lies there; and where messages to it wait that have not been sent.
+    rings: [u64; 3],
     /// By what this rank's device reaches its part.
     device: Option<MemoryKey>,
     /// Its arena; none for this rank itself.
     view: Option<Arc<View>>,
-    /// Its number among the members of other nodes.
-    nth_remote: usize,
     /// Its messages that have come, and messages to it that it has taken, as of the last look.
     received: AtomicU64,
     taken: AtomicU64,
@@ -94,8 +96,9 @@ unsafe impl Sync for Member {}
 
 impl Member {
     /// The same for a channel that begins there in the range of its bundle.
-    fn of_part(&self, bytes_at: u64, words_at: u32) -> Member {
+    fn of_part(&self, (bytes_at, words_at): (u64, u32), rings: [u64; 3]) -> Member {
         Member {
+            rings: rings.map(|at| at - bytes_at),
             rank: self.rank,
             node: self.node,
             start: self.start.map(|start| start.wrapping_add(bytes_at as usize)),
@@ -103,7 +106,6 @@ impl Member {
             words: self.words + words_at,
             device: self.device.map(|key| key.behind(bytes_at)),
             view: self.view.clone(),
-            nth_remote: self.nth_remote,
             received: AtomicU64::new(0),
             taken: AtomicU64::new(0),
             told: AtomicU64::new(0),
@@ -129,6 +131,15 @@ pub enum Lifetime {
     },
 }
 
+/// A channel in this rank's arena.
+#[derive(Debug)]
+struct OwnPart {
+    /// Where it begins.
+    start: u64,
+    /// Where messages of other nodes come to.
+    slots: Range<u64>,
+}
+
 /// Memory and signals between the members of a group, for one stream of collectives.
 ///
 /// Its user keeps to these rules, for all threads of a rank together. Messages to a member are
@@ -145,8 +156,7 @@ pub struct Channel {
     ranks: Arc<[Rank]>,
     members: Box<[Member]>,
     segment: Arc<Segment>,
-    /// Its bytes in this rank's arena.
-    bytes: Range<u64>,
+    own: OwnPart,
     bundle: Arc<Bundle>,
     placement: Placement,
     /// How many requests of channels had failed when it was opened.

@@ -17,6 +17,7 @@ use crate::ids::{GroupId, Rank};
 use crate::segment::prepared::Prepared;
 use crate::segment::{ARENA_WORDS, Segment, Target};
 use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::wire::message::MemoryKey;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -33,11 +34,21 @@ const RELEASE_BYTES: u64 = 1 << 20;
 pub(super) struct Reserved {
     pub(super) bytes: Range<u64>,
     pub(super) words: Range<u64>,
-    /// What the device has made of it. Each request that uses it shares this until it has ended.
+    /// What the device has made of a part of it. Each request that uses it shares this until it has
+    /// ended.
     pub(super) device: Option<Arc<Prepared>>,
+    /// Which part.
+    pub(super) device_bytes: Range<u64>,
 }
 
 impl Reserved {
+    /// By what peers name places in the range as if the device knew all of it.
+    pub(super) fn key(&self) -> Option<MemoryKey> {
+        let key = self.device.as_ref()?.key;
+        let before = self.device_bytes.start - self.bytes.start;
+        Some(MemoryKey { address: key.address - before, ..key })
+    }
+
     /// Whether a request of the device uses it, if nobody else shares it.
     fn is_in_use(&self) -> bool {
         self.device.as_ref().is_some_and(|device| Arc::strong_count(device) > 1)
@@ -313,7 +324,7 @@ impl Arena {
             // Relaxed: members learn of the range by an arrival, which publishes this.
             self.segment.notification(word as usize).store(0, Ordering::Relaxed);
         }
-        Ok(Reserved { bytes: taken, words, device: None })
+        Ok(Reserved { bytes: taken, words, device: None, device_bytes: 0..0 })
     }
 
     /// Gives back a range that nobody else knows of.

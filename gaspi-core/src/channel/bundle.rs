@@ -2,6 +2,7 @@
 //! back when its last one is closed.
 
 use super::layout::{Layout, PAGE};
+use super::rings::{Rings, RingsOfPart};
 use super::spec::{ChannelSpec, DataSpec};
 use super::{Member, counts};
 use crate::config::CHANNELS;
@@ -14,6 +15,7 @@ use crate::sync::{Ordering, slots};
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::{liveness, wake_kind};
 use crate::wire::message::{Put, RemoteAddress, Stream};
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::Reserved;
@@ -25,12 +27,15 @@ pub(super) struct Part {
     pub(super) layout: Layout,
     pub(super) bytes_at: u64,
     pub(super) words_at: u32,
+    pub(super) rings: RingsOfPart,
 }
 
 /// The channels of a bundle between so many members.
 #[derive(Debug)]
 pub(super) struct Parts {
     pub(super) parts: Vec<Part>,
+    /// Their slots, behind the rest of all.
+    pub(super) rings: Rings,
     /// Memory for data behind them: where it begins, and how much it is.
     pub(super) data_at: u64,
     pub(super) data: DataSpec,
@@ -44,12 +49,12 @@ pub(super) struct Parts {
 impl Parts {
     /// One channel with all the room that makes it fast, where `remotes` of the members are of
     /// other nodes than this rank.
-    pub(super) fn one(spec: ChannelSpec, members: usize, remotes: usize) -> Parts {
-        let layout = Layout::new(spec, members);
-        let part = Part { spec, layout, bytes_at: 0, words_at: 0 };
-        let (bytes, words) = (layout.bytes(remotes), layout.words());
-        let data = DataSpec::default();
-        Parts { parts: vec![part], data_at: bytes, data, status_at: bytes, bytes, words }
+    ///
+    /// # Errors
+    /// As [`many`](Parts::many).
+    pub(super) fn one(spec: ChannelSpec, members: usize, remotes: usize) -> Result<Parts> {
+        let (layouts, none) = (vec![(spec, Layout::new(spec, members))], DataSpec::default());
+        Parts::new(layouts, none, members, Some(remotes as u64)).ok_or_else(|| too_much(1))
     }
 
     /// Channels that lie close to each other, and memory for data behind them, at the same places
@@ -58,26 +63,47 @@ impl Parts {
     /// # Errors
     /// [`Error::Memory`] if they are more than an arena can hold.
     pub(super) fn many(specs: &[ChannelSpec], data: DataSpec, members: usize) -> Result<Parts> {
-        let too_much = || Error::Memory {
-            needed: u64::MAX,
-            available: 0,
-            reason: format!("{} channels need more than an arena holds", specs.len()),
-        };
+        let layouts = specs.iter().map(|spec| (*spec, Layout::compact(*spec, members))).collect();
+        Parts::new(layouts, data, members, None).ok_or_else(|| too_much(specs.len()))
+    }
+
+    /// With room for slots of as many `remotes`, or of as many as there can be.
+    fn new(
+        layouts: Vec<(ChannelSpec, Layout)>,
+        data: DataSpec,
+        members: usize,
+        remotes: Option<u64>,
+    ) -> Option<Parts> {
         let (mut bytes, mut words) = (0u64, 0u32);
-        let mut parts = Vec::with_capacity(specs.len());
-        for spec in specs {
-            let layout = Layout::compact(*spec, members);
-            parts.push(Part { spec: *spec, layout, bytes_at: bytes, words_at: words });
-            let ends =
-                bytes.checked_add(layout.bytes(members)).zip(words.checked_add(layout.words()));
-            (bytes, words) = ends.ok_or_else(too_much)?;
+        let mut places = Vec::with_capacity(layouts.len());
+        for (_, layout) in &layouts {
+            places.push((bytes, words));
+            bytes = bytes.checked_add(layout.bytes())?;
+            words = words.checked_add(layout.words())?;
         }
-        let data_at = bytes.checked_next_multiple_of(PAGE).ok_or_else(too_much)?;
-        let line = |end: u64| end.checked_next_multiple_of(64);
-        let status_at = data_at.checked_add(data.bytes).and_then(line).ok_or_else(too_much)?;
-        let end = status_at.checked_add(data.status_bytes());
-        let bytes = end.and_then(|end| end.checked_next_multiple_of(PAGE)).ok_or_else(too_much)?;
-        Ok(Parts { parts, data_at, data, status_at, bytes, words })
+        let alike = remotes.is_none();
+        let (rings, of_parts) =
+            Rings::new(bytes, members, alike, layouts.iter().map(|(_, layout)| layout))?;
+        let parts = layouts.into_iter().zip(places).zip(of_parts);
+        let parts = parts.map(|(((spec, layout), (bytes_at, words_at)), rings)| Part {
+            spec,
+            layout,
+            bytes_at,
+            words_at,
+            rings,
+        });
+        let data_at = rings.end(remotes.unwrap_or_default()).checked_next_multiple_of(PAGE)?;
+        let status_at = data_at.checked_add(data.bytes)?.checked_next_multiple_of(64)?;
+        let bytes = status_at.checked_add(data.status_bytes())?.checked_next_multiple_of(PAGE)?;
+        Some(Parts { parts: parts.collect(), rings, data_at, data, status_at, bytes, words })
+    }
+
+    /// What the device of a member has to know, which sees so many on other nodes: slots of
+    /// messages with them, and data that it sends them from where it lies.
+    pub(super) fn of_device(&self, remotes: u64) -> Range<u64> {
+        let slots = self.rings.of_device(remotes);
+        let end = if self.data.bytes > 0 { self.data_at + self.data.bytes } else { slots.end };
+        slots.start..end
     }
 
     /// The others, and the words in which they say that they have closed their end.
@@ -92,6 +118,12 @@ impl Parts {
         let others = ranks.iter().enumerate().filter(|(index, _)| *index != me);
         others.map(|(index, rank)| (*rank, word(index))).collect()
     }
+}
+
+#[cold]
+fn too_much(channels: usize) -> Error {
+    let reason = format!("{channels} channels need more than an arena holds");
+    Error::Memory { needed: u64::MAX, available: 0, reason }
 }
 
 /// What channels that were opened together share.
@@ -220,12 +252,17 @@ mod tests {
             let data = DataSpec { bytes: 100, status_words: 7 };
             let all = Parts::many(&specs, data, members).expect("they fit");
             for pair in all.parts.windows(2) {
-                let (bytes, words) = (pair[0].layout.bytes(members), pair[0].layout.words());
+                let (bytes, words) = (pair[0].layout.bytes(), pair[0].layout.words());
                 prop_assert!(pair[0].bytes_at + bytes <= pair[1].bytes_at);
                 prop_assert!(pair[0].words_at + words <= pair[1].words_at);
             }
             let last = all.parts.last().expect("some");
-            prop_assert!(last.bytes_at + last.layout.bytes(members) <= all.data_at);
+            for remotes in 0..members as u64 {
+                let by_device = all.of_device(remotes);
+                prop_assert!(last.bytes_at + last.layout.bytes() <= by_device.start);
+                prop_assert!(all.rings.end(remotes) <= all.data_at);
+                prop_assert!(by_device.end == all.data_at + 100);
+            }
             prop_assert!(all.data_at + 100 <= all.status_at);
             prop_assert!(all.status_at.is_multiple_of(64) && all.status_at + 28 <= all.bytes);
             prop_assert!(last.words_at + last.layout.words() <= all.words);

@@ -108,9 +108,10 @@ impl Channel {
         usable.then_some(DeviceSource::Segment(segment))
     }
 
-    /// Whether memory is of the range that this channel lies in, with others and their data.
+    /// Whether memory is of what the device knows of the range that this channel lies in, with
+    /// others and their data.
     fn lies_in_slots(&self, part: &Range<u64>) -> bool {
-        let (start, bytes) = (self.segment.pointer() as u64, &self.bundle.reserved.bytes);
+        let (start, bytes) = (self.segment.pointer() as u64, &self.bundle.reserved.device_bytes);
         covers(&(start + bytes.start..start + bytes.end), part)
     }
 

@@ -5,9 +5,9 @@
 //! notice to all                              128 bytes
 //! notices of members of other nodes          n * 64
 //! staging, by turns of the arrivals
-//! landing slots                              by sender, then by message
-//! outgoing slots                             by receiver of another node, then by message
 //! ```
+//!
+//! The slots of messages lie elsewhere in the member's range: see [`rings`](super::rings).
 //!
 //! Slots and staging are skewed: lines at the same place of several of them would all share one set
 //! of the caches.
@@ -49,10 +49,8 @@ pub(super) struct Layout {
     stage_stride: u64,
     /// How staging of neighbouring members is shifted.
     skew: u64,
-    /// What the part is rounded up to.
-    align: u64,
-    receive_slots_at: u64,
-    send_slots_at: u64,
+    /// Bytes of a part.
+    bytes: u64,
     words_per_member: u32,
     words: u32,
 }
@@ -85,8 +83,7 @@ impl Layout {
         let slot_stride = (spec.slot_bytes().div_ceil(LINE) | 1) * LINE;
         let ring = (slots * slot_stride).next_multiple_of(PAIR);
         let stages_at = (3 * PAIR + n * LINE).next_multiple_of(align);
-        let receive_slots_at = (stages_at + stages * stage_stride).next_multiple_of(align);
-        let send_slots_at = receive_slots_at + n * ring;
+        let bytes = (stages_at + stages * stage_stride).next_multiple_of(align);
         let words = words_per_member * members as u32;
         Layout {
             slots,
@@ -96,17 +93,20 @@ impl Layout {
             stages_at,
             stage_stride,
             skew,
-            align,
-            receive_slots_at,
-            send_slots_at,
+            bytes,
             words_per_member,
             words,
         }
     }
 
-    /// Bytes of a member's part, `remotes` of the others being of other nodes.
-    pub(super) fn bytes(&self, remotes: usize) -> u64 {
-        (self.send_slots_at + remotes as u64 * self.ring).next_multiple_of(self.align)
+    /// Bytes of a member's part.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes of the slots between two members.
+    pub(super) fn ring(&self) -> u64 {
+        self.ring
     }
 
     /// Words of a member's part.
@@ -139,27 +139,15 @@ impl Layout {
         self.stages_at + (sequence % self.stages) * self.stage_stride + skew
     }
 
+    /// The slot of message `index` in a ring.
     #[inline]
-    fn slot(&self, index: u64) -> u64 {
+    pub(super) fn slot(&self, index: u64) -> u64 {
         let slot = if self.slots.is_power_of_two() {
             index & (self.slots - 1)
         } else {
             index % self.slots
         };
         slot * self.slot_stride
-    }
-
-    /// Where message `index` of `from` lands.
-    #[inline]
-    pub(super) fn receive_slot(&self, from: usize, index: u64) -> u64 {
-        self.receive_slots_at + from as u64 * self.ring + self.slot(index)
-    }
-
-    /// Where message `index` to the member `nth` of those of other nodes waits, as far as it has
-    /// not been sent.
-    #[inline]
-    pub(super) fn send_slot(&self, nth: usize, index: u64) -> u64 {
-        self.send_slots_at + nth as u64 * self.ring + self.slot(index)
     }
 
     /// The word, among those of a member, that counts messages of `from`.
@@ -193,10 +181,8 @@ mod tests {
             message in 0..9000u64,
             stage in 0..9000u64,
             members in 1..90usize,
-            remotes in 0..90usize,
             compact in any::<bool>(),
         ) {
-            let remotes = remotes.min(members - 1);
             let spec = ChannelSpec { slots, message_bytes: message, stage_bytes: stage }
                 .rounded()
                 .expect("a small one");
@@ -204,14 +190,7 @@ mod tests {
             let g = new(spec, members);
             let firsts = [g.arrival_slot(0), g.arrival_slot(1), g.notice()];
             let mut parts: Vec<(u64, u64)> = firsts.map(|first| (first, LINE)).into();
-            for member in 0..members {
-                parts.push((g.received_notice(member), LINE));
-                let slot = |s: u32| (g.receive_slot(member, s.into()), spec.slot_bytes());
-                parts.extend((0..slots).map(slot));
-            }
-            for nth in 0..remotes {
-                parts.extend((0..slots).map(|s| (g.send_slot(nth, s.into()), spec.slot_bytes())));
-            }
+            parts.extend((0..members).map(|member| (g.received_notice(member), LINE)));
             // Each member has its own in its own part.
             let me = members / 2;
             parts.extend((0..g.stages).map(|turn| (g.stage(me, turn), spec.stage_bytes)));
@@ -220,10 +199,15 @@ mod tests {
                 prop_assert!(pair[0].0 + pair[0].1 <= pair[1].0, "{pair:?}");
             }
             let last = parts.last().expect("some");
-            prop_assert!(last.0 + last.1 <= g.bytes(remotes));
+            prop_assert!(last.0 + last.1 <= g.bytes());
             prop_assert!(parts.iter().all(|part| part.0 % LINE == 0));
             prop_assert!(g.closed(members - 1) < g.words());
-            prop_assert_eq!(g.receive_slot(0, u64::from(slots) * 3), g.receive_slot(0, 0));
+            let slots = u64::from(slots);
+            for (one, next) in (0..slots).zip(1..slots) {
+                prop_assert!(g.slot(one) + spec.slot_bytes() <= g.slot(next));
+            }
+            prop_assert!(g.slot(slots - 1) + spec.slot_bytes() <= g.ring());
+            prop_assert_eq!(g.slot(slots * 3), g.slot(0));
         }
     }
 }

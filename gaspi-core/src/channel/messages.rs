@@ -56,7 +56,7 @@ impl Channel {
             // SAFETY: as the caller says.
             return unsafe { self.send_far(to, index, (word, value), head, (data, len), lifetime) };
         };
-        let slot = start.wrapping_add(self.layout.receive_slot(self.me, index) as usize);
+        let slot = start.wrapping_add(self.place_there(member, index) as usize);
         // SAFETY: the slot is in the member's part, has room for both, and is this rank's until the
         // count tells.
         unsafe {
@@ -81,7 +81,7 @@ impl Channel {
     ) -> Result<bool> {
         let (number, buffer) = match lifetime {
             Lifetime::UntilAcknowledged { awaited } if len >= ZERO_COPY_BYTES => {
-                let channel = (self.bytes.start, member);
+                let channel = (self.own.start, member);
                 // SAFETY: as the caller says.
                 let begun = unsafe { self.inner.channels.zero_copy.begin(channel, data, awaited) };
                 (begun.0, Some(begun.1))
@@ -94,11 +94,14 @@ impl Channel {
         if 4 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
             self.tell_taken(member, count, Departure::WithNext);
         }
-        let to = self.layout.receive_slot(self.me, index);
+        let to = self.place_there(member, index);
         let size = (HEAD_BYTES + len) as u64;
         let sent = self.posting(member, (to, size), word, number, |inner, put| {
-            let from = self.layout.send_slot(member.nth_remote, index);
-            let slot = Payload::new(Arc::clone(&self.segment), self.bytes.start + from);
+            let [_, _, waiting] = member.rings;
+            let slot = Payload::new(
+                Arc::clone(&self.segment),
+                self.own.start + waiting + self.layout.slot(index),
+            );
             let head = bytemuck::bytes_of(head);
             let by_device = self.device_copy(member, to, (data, len), buffer.is_some());
             let data = Piece { pointer: data.cast_mut(), len };
@@ -118,7 +121,7 @@ impl Channel {
     /// until [`withdraw`](Channel::withdraw): it shows in [`check`](Channel::check) or
     /// [`alive`](Channel::alive).
     pub fn in_flight(&self) -> Vec<(usize, bool)> {
-        self.inner.channels.zero_copy.in_flight(self.bytes.start)
+        self.inner.channels.zero_copy.in_flight(self.own.start)
     }
 
     /// Messages of a member that have come so far. Messages below that may be read.
@@ -153,8 +156,22 @@ impl Channel {
         now
     }
 
+    /// Where message `index` of a member lies in this rank's part.
+    #[inline]
+    fn place_here(&self, from: usize, index: u64) -> u64 {
+        let [here, ..] = self.members[from].rings;
+        here + self.layout.slot(index)
+    }
+
+    /// Where message `index` to a member lies in its part.
+    #[inline]
+    fn place_there(&self, member: &Member, index: u64) -> u64 {
+        let [_, there, _] = member.rings;
+        there + self.layout.slot(index)
+    }
+
     fn slot_of(&self, from: usize, index: u64) -> *mut u8 {
-        self.at(self.me, self.layout.receive_slot(from, index))
+        self.at(self.me, self.place_here(from, index))
     }
 
     /// What message `index` of a member begins with, which has been received and not been taken.
@@ -179,7 +196,7 @@ impl Channel {
     }
 
     fn arena_slot(&self, from: usize, index: u64) -> u64 {
-        self.bytes.start + self.layout.receive_slot(from, index)
+        self.own.start + self.place_here(from, index)
     }
 
     /// Has the data of message `index` of a member of another node, of which fewer than the slots
@@ -213,8 +230,8 @@ impl Channel {
 
     /// Nothing is expected any more, and zero-copy sends are cancelled.
     pub fn withdraw(&self) {
-        self.inner.endpoints.posted_receives.cancel(self.bytes.clone());
-        self.inner.channels.zero_copy.cancel(self.bytes.start);
+        self.inner.endpoints.posted_receives.cancel(self.own.slots.clone());
+        self.inner.channels.zero_copy.cancel(self.own.start);
     }
 
     /// Messages of a member below `count` are not needed any more. Tells a member of this node at
@@ -261,7 +278,7 @@ impl Channel {
         departure: Departure,
     ) -> Result<()> {
         self.posting(member, (to, size), word, 0, |inner, put| {
-            let start = self.bytes.start;
+            let start = self.own.start;
             let payload = (size > 0).then(|| Payload::new(Arc::clone(&self.segment), start + from));
             inner.endpoint(member.rank).put(put, payload, departure).map(|()| true)
         })

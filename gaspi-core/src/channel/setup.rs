@@ -4,10 +4,12 @@
 //! and arrives with the place of its range. Registration and arrival are those of segments made by
 //! a group, so all of it can be continued after a timeout.
 
+use super::arena::Reserved;
 use super::bundle::{Bundle, Parts, SharedData};
+use super::rings::{Relation, Relations};
 use super::spec::{ChannelSpec, DataSpec, digest};
 use super::status::status_words;
-use super::{Channel, Member};
+use super::{Channel, Member, OwnPart};
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
@@ -15,6 +17,7 @@ use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::timeout::{Deadline, Timeout};
+use crate::transport::verbs::Verbs;
 use crate::wait::{Call, waiting_group};
 use crate::wire::message::MemoryKey;
 use std::sync::Arc;
@@ -22,7 +25,8 @@ use std::sync::Arc;
 /// Stages.
 const RESERVING: u64 = 0;
 const REGISTERING: u64 = 1;
-const MEETING: u64 = 2;
+const PAIRING: u64 = 2;
+const MEETING: u64 = 3;
 
 /// The call that opens channels.
 fn key_of(kind: CallKind, details: u64) -> CallKey {
@@ -115,8 +119,9 @@ impl Inner {
                 word.store(0, Ordering::Relaxed);
             }
         }
-        if ranks.iter().any(|rank| !self.ranks.is_local(*rank)) {
-            self.show_to_device(&mut reserved)?;
+        let remotes = ranks.iter().filter(|rank| !self.ranks.is_local(**rank)).count();
+        if remotes > 0 {
+            self.show_to_device(&mut reserved, all.of_device(remotes as u64))?;
         }
         let writers = all.closers(ranks, call.me(), &reserved);
         self.channels.begin_opening(group, reserved, writers);
@@ -154,7 +159,7 @@ impl Runtime {
         let opened = self.open_parts(group, key, timeout, |ranks| {
             let ranks_here = self.shared();
             let remotes = ranks.iter().filter(|rank| !ranks_here.ranks.is_local(**rank)).count();
-            Ok(Parts::one(spec, ranks.len(), remotes))
+            Parts::one(spec, ranks.len(), remotes)
         });
         opened?.0.pop().ok_or(Error::NotInitialised)
     }
@@ -243,24 +248,76 @@ impl Inner {
             }
         }
         if call.cursor() == REGISTERING {
+            let mut next = PAIRING;
             if let Some(arena) = self.channels.arena() {
                 let course = waiting_group(Call::Channel, group);
                 let (segment, ranks) = (&arena.segment, call.ranks_shared());
                 let lacks = |rank| call.lacks(rank);
                 match self.register_all(segment, &ranks, deadline, course, lacks) {
                     Err(error) if error.is_timeout() => return Err(error),
-                    Err(error) => call.set_failure(error),
-                    Ok(()) => {}
+                    Err(error) => {
+                        call.set_failure(error);
+                        next = MEETING;
+                    }
+                    Ok(()) => self.want_devices(call.ranks()),
                 }
+            }
+            call.set_cursor(next);
+        }
+        if call.cursor() == PAIRING {
+            match self.await_devices(call.ranks(), group, deadline) {
+                Err(error) if error.is_timeout() => return Err(error),
+                Err(error) => call.set_failure(error),
+                Ok(()) => {}
             }
             call.set_cursor(MEETING);
         }
         Ok(())
     }
 
+    /// The members to which data may go by the device alone, with the device.
+    fn by_device_only<'a>(
+        &'a self,
+        ranks: &'a [Rank],
+    ) -> Option<(Verbs<'a>, impl Iterator<Item = Rank> + 'a)> {
+        let verbs = self.endpoints.verbs(self)?;
+        let remote = ranks.iter().copied().filter(|rank| !self.ranks.is_local(*rank));
+        verbs.table.has_to_carry_messages().then_some((verbs, remote))
+    }
+
+    /// Has the device carry messages to all members to which data may go by it alone.
+    fn want_devices(&self, ranks: &[Rank]) {
+        if let Some((verbs, remote)) = self.by_device_only(ranks) {
+            remote.for_each(|rank| verbs.want_messages(rank));
+        }
+    }
+
+    /// Waits until the device carries them, from the first one on.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::Refused`] where a pair cannot be made; a member has ended.
+    fn await_devices(&self, ranks: &[Rank], group: GroupId, deadline: Deadline) -> Result<()> {
+        let Some((verbs, remote)) = self.by_device_only(ranks) else { return Ok(()) };
+        let course = waiting_group(Call::Channel, group);
+        for rank in remote {
+            let carried = || match verbs.carries_messages_to(rank) {
+                Ok(true) => Some(Ok(())),
+                Ok(false) => self.ranks.check_alive(rank, course.call.name()).err().map(Err),
+                Err(why) => {
+                    let reason = format!("the RDMA device cannot carry data to it: {why}");
+                    Some(Err(self.ranks.refused(rank, reason)))
+                }
+            };
+            let found = self.until(deadline, course, carried);
+            let pending = || format!("a connection by RDMA with {rank}");
+            found.unwrap_or_else(|| Err(Error::Timeout { pending: pending() }))?;
+        }
+        Ok(())
+    }
+
     fn offer(&self, call: &GroupCall<'_>, group: GroupId, report: Report) -> Offer {
         let reserved = self.channels.opening(group);
-        let key = reserved.as_ref().and_then(|reserved| Some(reserved.device.as_ref()?.key));
+        let key = reserved.as_ref().and_then(Reserved::key);
         let (base, words) =
             reserved.map_or((0, 0), |reserved| (reserved.bytes.start, reserved.words.start as u32));
         let reachable = self.is_reachable(call.ranks());
@@ -285,6 +342,8 @@ impl Inner {
         }
         let Some(arena) = self.channels.arena() else { return Err(Error::NotInitialised) };
         let members = self.members_of(&ranks, &offers, arena.segment.pointer(), deadline)?;
+        let nodes: Vec<u32> = members.iter().map(|member| member.node).collect();
+        let relations = Relations::new(&nodes, call.me());
         let reserved = self.channels.end_opening(group).ok_or(Error::NotInitialised)?;
         let Some(first) = all.parts.first() else { return Err(Error::NotInitialised) };
         let placement = self.placement(&ranks, &offers);
@@ -292,18 +351,24 @@ impl Inner {
         let start = reserved.bytes.start;
         let bundle = Bundle { inner, segment, me, members, layout: first.layout, reserved };
         let bundle = Arc::new(bundle);
-        let ends = all.parts.iter().skip(1).map(|part| part.bytes_at).chain([all.data_at]);
-        let channels = all.parts.iter().zip(ends).map(|(part, end)| {
-            let moved = |member: &Member| member.of_part(part.bytes_at, part.words_at);
+        let channels = all.parts.iter().map(|part| {
+            let moved = |(member, relation): (&Member, &Relation)| {
+                let rings = relations.rings(&all.rings, part.rings, *relation);
+                member.of_part((part.bytes_at, part.words_at), rings)
+            };
+            let slots = all.rings.rings_of_remotes(part.rings, relations.remotes());
             Channel {
                 inner: Arc::clone(self),
                 group,
                 spec: part.spec,
                 layout: part.layout,
                 me: call.me(),
-                members: bundle.members.iter().map(moved).collect(),
+                members: bundle.members.iter().zip(&relations.all).map(moved).collect(),
                 segment: Arc::clone(&arena.segment),
-                bytes: start + part.bytes_at..start + end,
+                own: OwnPart {
+                    start: start + part.bytes_at,
+                    slots: start + slots.start..start + slots.end,
+                },
                 bundle: Arc::clone(&bundle),
                 placement,
                 failures_before: failures,
@@ -336,7 +401,6 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<Box<[Member]>> {
         let mut nodes = Vec::new();
-        let mut remotes = 0;
         ranks
             .iter()
             .zip(offers)
@@ -351,8 +415,6 @@ impl Inner {
                     nodes.push(name);
                     nodes.len() - 1
                 });
-                let nth_remote = remotes;
-                remotes += usize::from(start.is_none());
                 Ok(Member {
                     rank: *rank,
                     node: node as u32,
@@ -361,7 +423,7 @@ impl Inner {
                     words: offer.words,
                     device: offer.key.and_then(|key| self.endpoints.usable_key(&[key])),
                     view,
-                    nth_remote,
+                    rings: [0; 3],
                     received: AtomicU64::new(0),
                     taken: AtomicU64::new(0),
                     told: AtomicU64::new(0),

@@ -374,11 +374,17 @@ impl Endpoint<'_> {
         match self.carrier {
             // SAFETY: as the caller says.
             Carrier::Stream(table) => unsafe {
-                table.post_message(self.up, self.peer, losses, message)
+                table.post_message(self.up, self.peer, (losses, false), message)
             },
-            Carrier::Verbs(table, _) => {
+            Carrier::Verbs(table, stream) => {
+                let terms = (losses, table.has_to_carry_messages());
                 // SAFETY: as the caller says.
-                let posted = unsafe { self.unwrapped().message(losses, message) };
+                let posted = unsafe { stream.post_message(self.up, self.peer, terms, message) };
+                if matches!(posted, Ok(false)) && table.has_to_carry_messages() {
+                    // There is no room, or no pair.
+                    let carried = self.verbs(table, stream).carries_messages_to(self.peer);
+                    carried.map_err(|reason| self.up.ranks().refused(self.peer, reason))?;
+                }
                 posted.map_err(|error| match (error, table.last_error(self.peer)) {
                     (Error::Refused { rank, reason }, Some(why)) => {
                         Error::Refused { rank, reason: format!("{reason}: {why}") }

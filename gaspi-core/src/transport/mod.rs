@@ -28,6 +28,7 @@
 pub(crate) mod endpoint;
 #[cfg(feature = "test-transports")]
 pub(crate) mod faulty;
+mod numbers;
 pub(crate) mod payload;
 pub(crate) mod posted_receives;
 #[cfg(feature = "test-transports")]

@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::ids::{NotificationId, Rank, SegmentId};
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::transport::numbers::NumberMap;
 use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::message::{AtomicOperation, RemoteAddress, Stream};
 use std::collections::HashMap;
@@ -82,7 +83,7 @@ impl PendingCall {
 /// What has not been answered.
 #[derive(Debug)]
 pub(crate) struct PendingRequests {
-    asked: Mutex<HashMap<u64, Asked>>,
+    asked: Mutex<NumberMap<u64, Asked>>,
     /// Calls whose timeout ran out, to be continued.
     timed_out: Mutex<HashMap<RequestKey, Vec<Arc<PendingCall>>>>,
     next: AtomicU64,

@@ -3,7 +3,7 @@
 use super::channels::{HEADER, post_as, until, whole};
 use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER};
 use super::*;
-use crate::ranks::run_with_devices;
+use crate::ranks::{run_with_devices, run_with_prepared};
 use gaspi_mock_card::Fabric;
 use std::sync::Barrier;
 
@@ -97,6 +97,145 @@ fn data_of_messages_is_written_by_devices_and_comes_before_them() {
     }
 }
 
+fn data_goes_by_devices_alone_from_the_first_message_on() {
+    const ROUNDS: u64 = 5;
+    // At once, while no pair can be up yet, and late.
+    for options in ["", "shuffle=1"] {
+        run_with_devices(2, options, |rt, fabric| {
+            let written = || fabric.counter(rt.rank().0.into(), "written");
+            let channel = open(rt).expect("a channel");
+            let before = written();
+            (0..ROUNDS).for_each(|index| exchange(&channel, index, BYTES));
+            assert_eq!(written() - before, BYTES as u64 * ROUNDS, "none is left for a socket");
+            meet(rt);
+        });
+    }
+}
+
+fn a_member_without_a_pair_is_an_error_of_all_that_data_would_go_to() {
+    let few = |fabric: &Fabric| fabric.set(2, "max_qp=1");
+    run_with_prepared(
+        3,
+        ("", &Config::default()),
+        few,
+        |_| (),
+        |rt, _| {
+            for _ in 0..2 {
+                let opened = open(rt);
+                fails!(opened, Error::Refused { reason, .. } if reason.contains("GASPI_IB_PAIRS"));
+                meet(rt);
+            }
+        },
+    );
+}
+
+/// A message of a barrier is lost with its pair. Nothing of a channel may be under way.
+fn break_pair(rt: &Runtime, fabric: &Fabric, both: &Barrier) {
+    both.wait();
+    if rt.rank() == Rank(0) {
+        fabric.fail(0, 0, 1, NO_ANSWER);
+    }
+    meet(rt);
+    // Until the other rank has left the barrier this one calls nothing.
+    both.wait();
+}
+
+/// Meets until the devices of both send what that takes.
+fn until_messages_by_device(rt: &Runtime, fabric: &Fabric, both: &Barrier) {
+    within(LIMIT_OF_CHANGE, "messages by the devices", || {
+        loop {
+            let sent = || [0, 1].map(|device| fabric.counter(device, "send"));
+            let before = sent();
+            both.wait();
+            meet(rt);
+            both.wait();
+            let after = sent();
+            both.wait();
+            if (0..2).all(|device| after[device] > before[device]) {
+                return;
+            }
+        }
+    });
+}
+
+fn a_message_that_was_lost_is_sent_again_while_its_sender_computes() {
+    let both = Barrier::new(2);
+    for _ in 0..30 {
+        run_with_devices(2, "", |rt, fabric| {
+            for _ in 0..3 {
+                until_messages_by_device(rt, fabric, &both);
+                break_pair(rt, fabric, &both);
+            }
+        });
+    }
+}
+
+fn messages_wait_for_the_next_pair_when_theirs_has_failed() {
+    let both = Barrier::new(2);
+    for _ in 0..5 {
+        run_with_devices(2, "", |rt, fabric| {
+            let written = || fabric.counter(0, "written");
+            let channel = open(rt).expect("a channel");
+            let before = written();
+            break_pair(rt, fabric, &both);
+            // The other rank may not know yet that the pair is gone.
+            if rt.rank() == Rank(0) {
+                send(&channel, 0, BYTES).expect("sent");
+                assert_eq!(written() - before, BYTES as u64, "none goes by a socket meanwhile");
+            } else {
+                until(&channel, || (channel.received(0) > 0).then_some(())).expect("it comes");
+            }
+            meet(rt);
+        });
+    }
+}
+
+fn messages_fail_where_pairs_fail_again_and_again_and_another_channel_tries_anew() {
+    let both = Barrier::new(2);
+    run_with_devices(2, "", |rt, fabric| {
+        let channel = open(rt).expect("a channel");
+        for _ in 0..3 {
+            until_messages_by_device(rt, fabric, &both);
+            break_pair(rt, fabric, &both);
+        }
+        if rt.rank() == Rank(0) {
+            let sent = within(LIMIT_OF_CHANGE, "giving up", || send(&channel, 0, BYTES));
+            fails!(sent, Error::Refused { rank: Rank(1), reason } if reason.contains("again"));
+        }
+        // Both know that the pair is gone then.
+        meet(rt);
+        let another = open(rt).expect("another channel");
+        (0..SLOTS).for_each(|index| exchange(&another, index, BYTES));
+        meet(rt);
+    });
+}
+
+fn a_channel_that_waits_for_its_pair_can_be_continued() {
+    let cut = |fabric: &Fabric| fabric.link(0, 1, 0);
+    let both = Barrier::new(2);
+    run_with_prepared(
+        2,
+        (OWN_TIME, &Config::default()),
+        cut,
+        |_| (),
+        |rt, fabric| {
+            let spec =
+                ChannelSpec { slots: SLOTS as u32, message_bytes: BYTES as u64, stage_bytes: 0 };
+            let open = |timeout| rt.channel_open(GroupId::ALL, spec, timeout);
+            for _ in 0..3 {
+                let opened = open(Timeout::Millis(50));
+                fails!(opened, Error::Timeout { pending } if pending.contains("RDMA"));
+            }
+            both.wait();
+            fabric.link(0, 1, 1);
+            fabric.advance(SECOND_NS);
+            let channel = open(LIMIT).expect("a channel");
+            (0..SLOTS).for_each(|index| exchange(&channel, index, BYTES));
+            meet(rt);
+        },
+    );
+}
+
 fn data_that_does_not_fit_the_send_queue_goes_along() {
     for options in ["max_qp_wr=1,max_inline=0", "max_qp_wr=2,max_inline=1,max_msg_sz=4096"] {
         run_with_devices(2, options, |rt, _| {
@@ -167,6 +306,30 @@ fn memory_that_a_device_does_not_take_leaves_its_data_to_connections() {
         (0..100).for_each(|index| exchange(&channel, index, BYTES));
         both.wait();
         assert_eq!(written(fabric), before);
+        meet(rt);
+    });
+}
+
+fn a_device_knows_only_what_members_of_other_nodes_use_of_a_channel() {
+    let message_bytes = 1 << 20;
+    let spec = ChannelSpec { slots: SLOTS as u32, message_bytes, stage_bytes: 1 << 16 };
+    let ring = SLOTS * message_bytes;
+    run_with_devices(4, "", |rt, fabric| {
+        let registered = || fabric.live(rt.rank().0.into()).registered_bytes;
+        let before = registered();
+        let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel");
+        let others = (0..4).filter(|member| !channel.is_local(*member)).count() as u64;
+        let grown = registered() - before;
+        // Slots both ways, and little more, as buffers of pairs.
+        let slots = 2 * others * ring;
+        assert!((slots..slots + ring / 2).contains(&grown), "{grown} for slots of {slots}");
+        let (data, before) = (DataSpec { bytes: 5 << 20, status_words: 4 }, registered());
+        let opened = rt.channels_open(GroupId::ALL, &[spec, spec, spec], data, LIMIT);
+        let (channels, memory) = opened.expect("channels");
+        let grown = registered() - before;
+        let used = 3 * slots + data.bytes;
+        assert!((used..used + ring / 2).contains(&grown), "{grown} for {used} that are used");
+        drop((channels, memory));
         meet(rt);
     });
 }
@@ -351,13 +514,20 @@ tests! {
         data_is_written_from_where_it_lies_if_the_device_knows_the_memory,
         memory_that_the_device_does_not_take_is_copied,
         memory_that_was_shown_to_a_device_is_known_to_it_until_it_is_dropped,
+        a_channel_that_waits_for_its_pair_can_be_continued,
+        a_message_that_was_lost_is_sent_again_while_its_sender_computes,
+        a_member_without_a_pair_is_an_error_of_all_that_data_would_go_to,
         a_segment_is_deleted_behind_the_data_that_is_sent_from_it,
+        data_goes_by_devices_alone_from_the_first_message_on,
+        messages_fail_where_pairs_fail_again_and_again_and_another_channel_tries_anew,
+        messages_wait_for_the_next_pair_when_theirs_has_failed,
         data_of_messages_is_written_by_devices_and_comes_before_them,
         a_device_that_fails_in_the_middle_costs_the_channel_and_names_the_rank,
         memory_that_a_device_does_not_take_is_an_error_of_all_where_it_has_to;
     VERBS_PAIRS:
         memory_that_a_device_does_not_take_leaves_its_data_to_connections;
     BY_DEVICE:
+        a_device_knows_only_what_members_of_other_nodes_use_of_a_channel,
         channels_come_and_go_and_leave_no_registration,
         data_that_does_not_fit_the_send_queue_goes_along;
 }

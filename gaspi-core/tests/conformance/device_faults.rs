@@ -155,24 +155,48 @@ fn a_post_that_is_refused_is_never_lost_in_silence() {
     });
 }
 
+/// Writes until that is an error, of the device, and has the queue forget it.
+fn until_the_device_has_failed(rt: &Runtime) {
+    let write = || rt.write(&eight(Rank(1)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+    let mut done = Ok(());
+    within(LIMIT_OF_CHANGE, "an error", || {
+        while done.is_ok() {
+            done = write();
+        }
+    });
+    let reason = done.expect_err("it failed").to_string();
+    assert!(reason.contains("this rank's device has failed"), "{reason}");
+    rt.queue_purge(Q0, LIMIT).expect("purge");
+}
+
 fn a_device_whose_completions_cannot_be_had_has_failed() {
+    run_without_messages(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        for _ in 0..5 {
+            // Also by pairs that were made after the device has failed.
+            exchange(rt, 1);
+            if rt.rank() == Rank(0) {
+                fabric.refuse(0, "poll_cq", 1, 5);
+                until_the_device_has_failed(rt);
+            }
+            meet(rt);
+            for queue in [Q0, Q1] {
+                rt.queue_purge(queue, LIMIT).expect("purge");
+            }
+            meet(rt);
+        }
+    });
+}
+
+fn a_device_whose_completions_can_never_be_had_again_fails_each_request() {
     run_without_messages(2, "", |rt, fabric| {
         make(rt, S0, 8192);
         exchange(rt, 1);
         if rt.rank() == Rank(0) {
-            fabric.refuse(0, "poll_cq", 1, 5);
-            let posted = || rt.write(&eight(Rank(1)), Q0, LIMIT);
-            let mut done = Ok(());
-            within(LIMIT_OF_CHANGE, "an error", || {
-                while done.is_ok() {
-                    done = posted().and_then(|()| rt.wait(Q0, LIMIT));
-                }
-            });
-            let Err(Error::RequestFailed { queue: Q0, reason, .. }) = done else {
-                panic!("{done:?}");
-            };
-            assert!(reason.contains("this rank's device has failed"), "{reason}");
-            rt.queue_purge(Q0, LIMIT).expect("purge");
+            for nth in 1..=100_000 {
+                fabric.refuse(0, "poll_cq", nth, 5);
+            }
+            (0..5).for_each(|_| until_the_device_has_failed(rt));
         }
         meet(rt);
     });
@@ -219,6 +243,7 @@ fn memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment
 
 tests! {
     VERBS:
+        a_device_whose_completions_can_never_be_had_again_fails_each_request,
         a_device_whose_completions_cannot_be_had_has_failed,
         a_post_that_is_refused_is_never_lost_in_silence,
         a_post_that_the_device_refuses_costs_its_queue_only,

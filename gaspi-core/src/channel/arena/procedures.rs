@@ -9,6 +9,7 @@ use crate::runtime::Inner;
 use crate::segment::{ARENA, Init, Segment, Target, may_copy};
 use crate::transport::shm::area::liveness;
 use crate::wire::message::{Register, Stream};
+use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
@@ -18,16 +19,21 @@ impl Inner {
         self.make_arena()?.reserve(bytes, words, |rank| self.writes_no_more(rank))
     }
 
-    /// Makes a range known to the device, by which members of other nodes write there. Where that
-    /// fails it is given back, if data may go by devices only.
+    /// Makes a part of a range known to the device, by which members of other nodes write there.
+    /// Where that fails the range is given back, if data may go by devices only.
     ///
     /// # Errors
     /// The device does not take it.
-    pub(in crate::channel) fn show_to_device(&self, reserved: &mut Reserved) -> Result<()> {
+    pub(in crate::channel) fn show_to_device(
+        &self,
+        reserved: &mut Reserved,
+        part: Range<u64>,
+    ) -> Result<()> {
         let Some(arena) = self.channels.arena() else { return Ok(()) };
-        let (segment, bytes) = (&arena.segment, reserved.bytes.clone());
-        match self.endpoints.register_part(segment, bytes, "memory of a channel") {
-            Ok(device) => reserved.device = device,
+        let start = reserved.bytes.start;
+        let (segment, bytes) = (&arena.segment, start + part.start..start + part.end);
+        match self.endpoints.register_part(segment, bytes.clone(), "memory of a channel") {
+            Ok(device) => (reserved.device, reserved.device_bytes) = (device, bytes),
             Err(error) => {
                 arena.free(reserved.clone());
                 return Err(error);

@@ -214,7 +214,8 @@ impl Connection {
 
     /// Sends a message of a channel to a rank of another node, or leaves it to the receiving
     /// thread. Its data is not needed any more then, unless it was lent. `None` if there is no room
-    /// now; the receiving thread rings when there is.
+    /// now; the receiving thread rings when there is. There is none on a socket for one that goes
+    /// by a device only.
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.
@@ -222,6 +223,7 @@ impl Connection {
         &self,
         poll: &Epoll,
         mut message: ChannelMessage<'m>,
+        by_device_only: bool,
     ) -> Result<Option<Posted>, Unsent<ChannelMessage<'m>>> {
         let mut out = self.out();
         if out.usage.is_let_go() {
@@ -238,6 +240,8 @@ impl Connection {
                 Ahead::Waits => return Ok(None),
                 Ahead::GoesAlong => {}
             }
+        } else if by_device_only {
+            return Ok(None);
         }
         // On one that has broken it is lost with the rest.
         if self.fd().is_some()
@@ -536,6 +540,11 @@ impl Connection {
     pub(crate) fn is_drained(&self) -> bool {
         let out = self.out();
         out.is_idle() && out.carrying.other().is_none_or(ByteCarrier::is_drained)
+    }
+
+    /// Whether another carrier has what follows.
+    pub(crate) fn is_carried(&self) -> bool {
+        self.out().carrying.other().is_some()
     }
 
     /// What follows is to go by another carrier; false if the connection has one, or is ending.

@@ -9,10 +9,11 @@ use crate::ids::Rank;
 use crate::os::event::Epoll;
 use crate::os::tcp;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use crate::transport::numbers::NumberMap;
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::poll_sets::CONNECTIONS;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ struct ConnectionEpochs {
 #[derive(Debug, Default)]
 struct Switched {
     /// The names of the connections, by peer and by the number of the bytes.
-    tokens: Mutex<HashMap<Rank, BTreeMap<u32, u64>>>,
+    tokens: Mutex<NumberMap<Rank, BTreeMap<u32, u64>>>,
     /// Whether there are connections, or ways for them, that nobody has looked at.
     news: AtomicBool,
 }
@@ -47,7 +48,7 @@ pub(crate) enum Owner {
 /// The connections of one rank.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    by_token: Mutex<HashMap<u64, Arc<Connection>>>,
+    by_token: Mutex<NumberMap<u64, Arc<Connection>>>,
     next_token: AtomicU64,
     /// Whether connections were dropped that the receiving thread may hold something of.
     dropped: AtomicBool,
@@ -224,6 +225,11 @@ impl Connections {
     /// Whether there is a connection with `rank`.
     pub(crate) fn is_established(&self, rank: Rank) -> bool {
         self.active(rank).as_ref().is_some_and(|active| active.fd().is_some())
+    }
+
+    /// Whether what is asked of `rank` goes otherwise than by the socket of its connection.
+    pub(crate) fn is_carried(&self, rank: Rank) -> bool {
+        self.active(rank).as_ref().is_some_and(|active| active.is_carried())
     }
 
     /// Whether everything posted to `rank` has been handed to the kernel.

@@ -19,18 +19,19 @@ use crate::os::event::Wakeup;
 use crate::os::socket::Piece;
 use crate::policy::acknowledge::Flush;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::transport::numbers::NumberMap;
 use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier};
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connections::Owner;
 use crate::transport::tcp::receive::Incoming;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
 
 /// Pairs with a peer that have failed before its connections stay with their sockets.
-const FAILURES: u32 = 3;
+pub(super) const FAILURES: u32 = 3;
 
 /// Which connection sends by a lane.
 #[derive(Debug, Default)]
@@ -51,6 +52,16 @@ impl StreamUser {
     /// The pair has failed; whether it was the last one for messages.
     pub(super) fn note_failure(&self) -> bool {
         self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
+    }
+
+    /// How many pairs have failed.
+    pub(super) fn failures(&self) -> u32 {
+        self.failures.load(Ordering::Relaxed)
+    }
+
+    /// Pairs are tried again, however many have failed.
+    pub(super) fn forget_failures(&self) {
+        self.failures.store(0, Ordering::Relaxed);
     }
 }
 
@@ -160,7 +171,7 @@ pub(super) struct Chunk {
 /// What has come of connections.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    incoming: HashMap<(Rank, u32), Incoming>,
+    incoming: NumberMap<(Rank, u32), Incoming>,
     /// Messages of which the socket has not told yet.
     parked: VecDeque<(Rank, u32, Chunk)>,
     /// Whose peers wait for acknowledgements.
@@ -181,7 +192,7 @@ impl Verbs<'_> {
                 continue;
             };
             let lane = self.table.lane(STREAM, peer);
-            let failed = lane.user.failures.load(Ordering::Relaxed) >= FAILURES;
+            let failed = lane.user.failures() >= FAILURES;
             if failed || self.stream.is_suspected(peer) {
                 continue;
             }
@@ -212,7 +223,10 @@ impl Verbs<'_> {
         let bytes = Arc::new(DeviceBytes { lane: Arc::clone(&lane), attempt, number, wakeup });
         *of = (Some(connection.token), number);
         drop(of);
-        if !connection.carry_by(&self.stream.sets.data, bytes) {
+        if connection.carry_by(&self.stream.sets.data, bytes) {
+            // Messages may wait for that.
+            self.up.ranks().wake_own();
+        } else {
             lane.user.of.lock().0 = None;
         }
     }

@@ -212,19 +212,22 @@ impl Device {
 
     /// Has the channel say when the next completion comes.
     pub(super) fn arm(&self) {
-        let received = self.handles.received;
-        let request = |queue: NonNull<sys::ibv_cq>| {
-            // SAFETY: the queue lives as long as the handles.
-            unsafe { inline::ibv_req_notify_cq(queue.as_ptr(), 0) };
-        };
-        request(received);
-        self.handles.sent.lock().iter().for_each(|sent| request(sent.queue));
+        self.request_events(false);
     }
 
-    /// Has the channel say when the next message comes for which somebody may wait.
+    /// Has the channel say when the next message comes for which somebody may wait, or a request
+    /// fails: a message that was lost has to be sent again, whatever its sender does.
     pub(super) fn arm_for_messages(&self) {
-        // SAFETY: the queue lives as long as the handles.
-        unsafe { inline::ibv_req_notify_cq(self.handles.received.as_ptr(), 1) };
+        self.request_events(true);
+    }
+
+    fn request_events(&self, solicited_or_failed: bool) {
+        let request = |queue: NonNull<sys::ibv_cq>| {
+            // SAFETY: the queue lives as long as the handles.
+            unsafe { inline::ibv_req_notify_cq(queue.as_ptr(), solicited_or_failed.into()) };
+        };
+        request(self.handles.received);
+        self.handles.sent.lock().iter().for_each(|sent| request(sent.queue));
     }
 
     /// Takes what the channel has said.

@@ -45,6 +45,10 @@ impl DeviceCondition {
         self.0.load(Ordering::Relaxed) == Condition::Usable as u8
     }
 
+    pub(super) fn has_failed(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Condition::Failed as u8
+    }
+
     /// Whether that is news. A device that has failed stays so.
     fn change(&self, to: Condition) -> bool {
         let news = |from| from != to as u8 && from != Condition::Failed as u8;
@@ -141,19 +145,24 @@ impl Verbs<'_> {
         }
     }
 
-    /// The device has failed: so has what is under way on it.
+    /// The device has failed: so has what is under way on it, and what was made since it did so
+    /// before. A pair that is being made is refused, so that what waits for it fails too.
     pub(super) fn end_device(self) {
-        if !self.table.condition.change(Condition::Failed) {
-            return;
+        if self.table.condition.change(Condition::Failed) {
+            log::warn!(
+                "{} has failed; {}",
+                self.table.device.description(),
+                if self.table.forced { "requests fail" } else { "data goes by TCP from now on" }
+            );
         }
-        log::warn!(
-            "{} has failed; {}",
-            self.table.device.description(),
-            if self.table.forced { "requests fail" } else { "data goes by TCP from now on" }
-        );
         for lane in self.table.used(None) {
-            self.fail(lane.lock(), "this rank's device has failed");
+            let mut state = lane.lock();
+            if state.pair.is_some() {
+                state.note_failure("this rank's device has failed", true);
+                self.table.has_stalled.store(true, Ordering::Release);
+            }
         }
+        self.stream.sets.wakeup.wake();
     }
 
     /// For the progress thread: handles all that has come. Where receives have run short, or

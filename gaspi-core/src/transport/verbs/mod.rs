@@ -26,6 +26,7 @@ mod guests;
 mod lane;
 mod lane_bias;
 mod memory;
+mod message_way;
 mod opened;
 mod pairing;
 mod pairs;
@@ -398,6 +399,11 @@ impl DeviceTable {
     pub(crate) fn has_message_pair(&self, peer: Rank) -> bool {
         let lane = self.lanes[STREAM.index()].get().and_then(|lanes| lanes[peer.index()].get());
         lane.is_some_and(|lane| lane.lock().pair.is_some())
+    }
+
+    /// Whether data of channels may not go by streams.
+    pub(crate) fn has_to_carry_messages(&self) -> bool {
+        self.forced && self.device.carries_messages()
     }
 
     /// Whether a pair with `peer` is up.

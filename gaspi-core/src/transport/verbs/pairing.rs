@@ -73,6 +73,11 @@ impl PairState {
         self.phase == Phase::Up
     }
 
+    /// Whether there is no attempt.
+    pub(super) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
     /// Whether there is an attempt that has not come up yet.
     pub(super) fn is_being_made(&self) -> bool {
         matches!(self.phase, Phase::Offered { .. } | Phase::Proving)

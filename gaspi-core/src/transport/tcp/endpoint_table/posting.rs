@@ -40,7 +40,8 @@ impl EndpointTable {
 
     /// Posts a message of a channel to `rank`, to which messages were lost so often before the
     /// first one of the channel; none follows one that was lost. Its data is not needed any more
-    /// then. False if there is no room now.
+    /// then. False if there is no room now, or no device carries the bytes of the connection yet
+    /// where that has to (`by_device_only`).
     ///
     /// # Safety
     /// The data is readable, and nobody else uses the slot until the message has been sent.
@@ -48,7 +49,7 @@ impl EndpointTable {
         &self,
         up: &dyn Upcalls,
         rank: Rank,
-        losses: u64,
+        (losses, by_device_only): (u64, bool),
         message: ChannelMessage<'_>,
     ) -> Result<bool> {
         let full = Cell::new(false);
@@ -58,7 +59,8 @@ impl EndpointTable {
                 return Err(Unsent::Stale);
             }
             // SAFETY: as the caller says.
-            let posted = unsafe { connection.post_message(&self.sets.data, message) }?;
+            let posted =
+                unsafe { connection.post_message(&self.sets.data, message, by_device_only) }?;
             full.set(posted.is_none());
             Ok(posted.unwrap_or_default())
         })?;

@@ -1,0 +1,47 @@
+//! Whether messages to a peer go by the device, for channels whose data may go by it alone.
+
+use super::byte_stream::FAILURES;
+use super::{STREAM, Verbs};
+use crate::ids::Rank;
+
+impl Verbs<'_> {
+    /// Has the device carry messages to `peer` as soon as it can. A pair that could not be made
+    /// before is tried again.
+    pub(crate) fn want_messages(self, peer: Rank) {
+        if self.stream.connections.is_carried(peer) {
+            return;
+        }
+        let lane = self.table.lane(STREAM, peer);
+        lane.user.forget_failures();
+        self.begin_anew(lane);
+        self.stream.connections.note_news();
+        self.stream.sets.wakeup.wake();
+    }
+
+    /// Whether the device carries what is sent to `peer` from now on. Where there is no pair one is
+    /// begun.
+    ///
+    /// # Errors
+    /// In words, why there will be none.
+    pub(crate) fn carries_messages_to(self, peer: Rank) -> Result<bool, String> {
+        if self.stream.connections.is_carried(peer) {
+            return Ok(true);
+        }
+        if self.table.condition.has_failed() {
+            return Err("this rank's device has failed".to_owned());
+        }
+        let lane = self.table.lane(STREAM, peer);
+        let state = lane.lock();
+        if let Some(reason) = state.pairing.refused() {
+            return Err(reason.to_owned());
+        }
+        if lane.user.failures() >= FAILURES {
+            let why = self.table.last_error(peer).unwrap_or_default();
+            return Err(format!("pairs for messages have failed again and again: {why}"));
+        }
+        if state.pairing.is_idle() && self.table.condition.is_usable() {
+            self.begin(lane, state);
+        }
+        Ok(false)
+    }
+}
