@@ -27,10 +27,9 @@ fn gathering(config: &Config) -> Result<Client> {
         node: 0,
         machine: 0,
         endpoints: Vec::new(),
-        address: format!("none-{pid}"),
-        host: job.hosts[job.rank.index()].clone(),
-        cpus: vec![1],
-        networks: Vec::new(),
+        host: job.hosts[job.rank.index()].as_str().into(),
+        cpus: [1].into(),
+        networks: [].into(),
     };
     Client::new(&job, config, card)
 }
