@@ -6,10 +6,9 @@ import os
 import shutil
 import tempfile
 
-from cases import KERAS3, RANK, SIZE, case, digits, run, same_bits
+from cases import KERAS3, RANK, SIZE, case, digits, keras, run, same_bits
 from expect import raises
 
-import keras
 import numpy as np
 import tarantella as tnt
 import tensorflow as tf
