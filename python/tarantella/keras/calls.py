@@ -66,6 +66,13 @@ class Call:
                 if watch.error is not None:
                     raise watch.error from None
             raise error
+        except ValueError as error:
+            if self.watch.first is None and str(error).startswith("Unexpected result of `"):
+                # Keras 2.12 does not say why a loop had no result.
+                raise ValueError(
+                    "the data of {} are empty; give at least one batch".format(self.procedure)
+                ) from None
+            raise
         finally:
             _depths[self.model] -= 1
             if interactive:
