@@ -178,7 +178,7 @@ def crates():
 
 def python_files():
     """The modules, by their names in the wheel."""
-    found = ["tarantella_cli.py"]
+    found = ["tarantella_cli.py", "tarantella_hosts.py"]
     for folder, folders, names in os.walk(os.path.join(HERE, NAME)):
         folders[:] = sorted(each for each in folders if each not in ("__pycache__", "lib"))
         found += [

@@ -159,9 +159,9 @@ def environment():
 
 def command(variant, ranks):
     """What starts a variant on so many ranks."""
-    import tarantella_cli
+    import tarantella_hosts
 
-    launcher = [tarantella_cli.find_tool("gaspi_run"), "-n", str(ranks), "--kill-on-failure"]
+    launcher = [tarantella_hosts.find_tool("gaspi_run"), "-n", str(ranks), "--kill-on-failure"]
     worker = [sys.executable, os.path.abspath(__file__)]
     if variant == "tarantella":
         return launcher + worker

@@ -66,10 +66,17 @@ class Call:
                 if watch.error is not None:
                     raise watch.error from None
             raise error
+        except ValueError as error:
+            if self.watch.first is None and str(error).startswith("Unexpected result of `"):
+                # Keras 2.12 does not say why a loop had no result.
+                raise ValueError(
+                    "the data of {} are empty; give at least one batch".format(self.procedure)
+                ) from None
+            raise
         finally:
             _depths[self.model] -= 1
             if interactive:
-                self.keras.utils.enable_interactive_logging()
+                _logging_of(self.keras).enable_interactive_logging()
 
     def verbosity(self) -> None:
         """Only the master shows a progress bar."""
@@ -82,13 +89,17 @@ def in_loop(model: Any) -> bool:
     return _depths.get(model, 0) > 0
 
 
-def _quieten(keras: Any) -> bool:
+def _logging_of(keras: Any) -> Any:
+    """The module with Keras' switch of its output; up to 2.12 the one above does not have it."""
     utils = keras.utils
-    if not hasattr(utils, "disable_interactive_logging"):
-        return False
+    return utils if hasattr(utils, "disable_interactive_logging") else utils.io_utils
+
+
+def _quieten(keras: Any) -> bool:
+    utils = _logging_of(keras)
     enabled = utils.is_interactive_logging_enabled()
     utils.disable_interactive_logging()
-    return enabled
+    return bool(enabled)
 
 
 def boolean(name: str, value: Any) -> bool:

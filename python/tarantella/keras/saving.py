@@ -314,14 +314,35 @@ def _write(
     one_file: bool,
     folder: bool,
 ) -> Any:
-    from . import calls, model as models
+    from . import calls, is_keras3, model as models
 
     in_callback = calls.in_loop(model)
     if not in_callback and not all_devices:
         models.average_moving_statistics(model)
 
     def action(path: Any) -> Any:
-        with models.restored(model):
+        traced = name == "export" and not is_keras3(model)
+        hidden = _without_functions(model) if traced else contextlib.nullcontext()
+        with models.restored(model), hidden:
             return getattr(models.base_of(model), name)(model, path, *args, **kwargs)
 
     return write(filepath, action, in_callback, all_devices, one_file, folder)
+
+
+@contextlib.contextmanager
+def _without_functions(model: Any) -> Iterator[None]:
+    """The functions that run steps are not there within the block. `export` of Keras 2.12 writes
+    them too; for that it traces them anew, and the class of Keras cannot take our batches.
+    """
+    names = ("train_function", "test_function", "predict_function", "train_tf_function")
+    kept = {name: getattr(model, name, None) for name in names}
+    kept = {name: function for name, function in kept.items() if function is not None}
+    for name in kept:
+        setattr(model, name, None)
+        # A layer goes on tracking what its attribute was.
+        model._delete_tracking(name)
+    try:
+        yield
+    finally:
+        for name, function in kept.items():
+            setattr(model, name, function)

@@ -4,10 +4,9 @@ them.
 
 import inspect
 
-from cases import RANK, SIZE, case, run
+from cases import RANK, SIZE, case, keras, run
 from expect import raises
 
-import keras
 import numpy as np
 import tarantella as tnt
 

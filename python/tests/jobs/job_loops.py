@@ -5,10 +5,9 @@ what they refuse.
 import contextlib
 import io
 
-from cases import KERAS3, RANK, SIZE, case, close, digits, run, same_bits
+from cases import KERAS3, RANK, SIZE, case, close, digits, keras, run, same_bits
 from expect import logged, raises
 
-import keras
 import numpy as np
 import tarantella as tnt
 import tensorflow as tf
