@@ -448,6 +448,11 @@ pub(crate) struct Listening {
 }
 
 impl Server {
+    /// Whether the other side has named this job and one of its ranks, which nothing proves yet.
+    pub(crate) fn has_greeted(&self) -> bool {
+        self.side.peer.is_some()
+    }
+
     /// Somebody has connected to `rank` (or [`HUB`]) of a job of `size` ranks. `nonce` is fresh and
     /// random.
     pub(crate) fn new(secret: &Secret, rank: u32, size: u32, nonce: [u8; SECRET]) -> Server {

@@ -473,12 +473,8 @@ impl Connector {
                     self.turn_away(tcp, token, "too many others came");
                 }
             }
-            let server = Server::new(
-                &self.secret,
-                tcp.up.ranks().me.0.into(),
-                tcp.up.ranks().size,
-                nonce()?,
-            );
+            let (me, size) = (tcp.up.ranks().me.0.into(), tcp.up.ranks().size);
+            let server = Server::new(&self.secret, me, size, nonce()?);
             let _ = tcp::set_no_delay(fd.as_fd());
             let token = UNAUTHENTICATED_FROM + self.number();
             if tcp.table.sets.poll.add(fd.as_fd(), token).is_ok() {
@@ -489,9 +485,14 @@ impl Connector {
         Ok(())
     }
 
-    fn turn_away(&mut self, tcp: Tcp<'_>, token: u64, why: &str) {
-        let Some(pending) = self.unauthenticated.remove(&token) else { return };
+    fn take_pending(&mut self, tcp: Tcp<'_>, token: u64) -> Option<Unauthenticated> {
+        let pending = self.unauthenticated.remove(&token)?;
         tcp.table.sets.poll.remove(pending.fd.as_fd());
+        Some(pending)
+    }
+
+    fn turn_away(&mut self, tcp: Tcp<'_>, token: u64, why: &str) {
+        let Some(pending) = self.take_pending(tcp, token) else { return };
         if !std::mem::replace(&mut self.complained, true) {
             log::warn!(
                 "a connection from {} was refused: {why}: {}; further ones are not logged",
@@ -507,14 +508,13 @@ impl Connector {
         match pending.server.state().clone() {
             State::Pending if open => {}
             State::Done(peer) => {
-                if let Some(pending) = self.unauthenticated.remove(&token) {
-                    tcp.table.sets.poll.remove(pending.fd.as_fd());
+                if let Some(pending) = self.take_pending(tcp, token) {
                     self.admit(tcp, pending, peer);
                 }
             }
-            State::Pending | State::Refused(_) => {
-                self.turn_away(tcp, token, "the handshake failed");
-            }
+            // A rank that has ended, or left.
+            State::Pending if pending.server.has_greeted() => drop(self.take_pending(tcp, token)),
+            _ => self.turn_away(tcp, token, "the handshake failed"),
         }
     }
 
