@@ -41,8 +41,7 @@ use std::time::{Duration, Instant};
 
 /// Between the beginnings of two attempts of a peer's addresses.
 const STAGGER: Duration = Duration::from_millis(150);
-/// How often it is looked whether attempts and unauthenticated peers take too long, and whether the
-/// next address is due: not for each event, since there may be as many as ranks.
+/// How often attempts and unauthenticated peers are looked at: there may be as many as ranks.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long the last stream of a rank that leaves may take to be made.
 const DOUBT: Duration = Duration::from_millis(500);
@@ -51,8 +50,7 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// How long who was connected to leaves it to the other side to make the keepalive connection; how
 /// soon one is tried again that cannot be made.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a peer is connected to again that closes before the connection is used: where there are
-/// far more ranks than cores, both may take long to say their parts.
+/// How long a peer that closes first is tried again: where ranks share cores, both may be slow.
 const TURNED_AWAY: Duration = Duration::from_secs(60);
 /// How long somebody who connects may take to prove who it is.
 const UNAUTHENTICATED_LIMIT: Duration = Duration::from_secs(5);
@@ -378,6 +376,9 @@ impl Connector {
         if refused {
             // What the rank said before it closed has come, but may not have been heard.
             self.hear_farewell(tcp, rank);
+            if self.leaves && is_keepalive(&purpose) {
+                return self.needs_not_hear(rank);
+            }
         }
         if turned_away || (probed && lacking) {
             // Who ends closes what others have connected to before nobody listens any more; and who

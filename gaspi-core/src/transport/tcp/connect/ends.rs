@@ -23,6 +23,10 @@ use std::time::{Duration, Instant};
 /// How long the news may take that a rank has left which refuses a connection.
 const NEWS_LIMIT: Duration = Duration::from_millis(500);
 
+/// How many ranks that refuse a connection one that leaves tries at most before it waits for others
+/// to connect to it.
+const TRIES: usize = 16;
+
 /// How long a rank that is in the place of one that has ended may take to connect.
 const REPLACED: Duration = Duration::from_millis(300);
 
@@ -108,7 +112,16 @@ impl Ends {
 
     /// Whether some live, as far as is known, and may be connected with.
     pub(super) fn others_live(&self) -> bool {
-        self.ended + 1 < self.is_told.len() && !self.unreachable
+        let refusing = self.refusing.keys().filter(|rank| !self.is_told[rank.index()]).count();
+        self.ended + refusing + 1 < self.is_told.len() && !self.unreachable
+    }
+
+    /// Whom this rank, which leaves, tells so where it has no parent.
+    fn first_that_lives(&self, me: Rank) -> Option<Rank> {
+        let others = (0..self.is_told.len()).map(|rank| Rank(rank as u16));
+        let mut others = others.filter(|rank| *rank != me && !self.is_told[rank.index()]);
+        let first = others.find(|rank| !self.refusing.contains_key(rank));
+        first.filter(|_| self.refusing.len() < TRIES)
     }
 
     fn choose_parent(&mut self) {
@@ -125,6 +138,10 @@ impl Connector {
         let Some(ends) = &mut self.ends else { return };
         let news = ends.learn(tcp);
         let (parent, unreachable) = (ends.parent, ends.unreachable);
+        let parent = match parent {
+            None if self.leaves => ends.first_that_lives(tcp.up.ranks().me),
+            parent => parent,
+        };
         let children = std::mem::take(&mut ends.children);
         let patience = if ends.told.is_empty() { GRACE } else { REPLACED };
         for child in children {
@@ -203,6 +220,15 @@ impl Connector {
         ends.refusing.insert(rank, Instant::now());
         ends.choose_parent();
         true
+    }
+
+    /// `rank` refuses a connection of this one, which leaves: it has left too, or died, so that it
+    /// needs not hear of it.
+    pub(super) fn needs_not_hear(&mut self, rank: Rank) {
+        if let Some(ends) = &mut self.ends {
+            ends.refusing.insert(rank, Instant::now());
+            ends.choose_parent();
+        }
     }
 
     /// `rank` has been reached.
