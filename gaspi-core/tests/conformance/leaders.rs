@@ -324,25 +324,37 @@ fn all_pass_the_last_barrier_of_ranks_that_leave_at_once() {
     }
 }
 
-/// The same where each has told all of its arrival, since one was late.
-fn all_pass_the_last_barrier_that_one_is_late_for() {
+/// In each job another rank is late for a step, so that each tells all of its arrival. All of them
+/// leave as soon as they have come to its end.
+fn all_finish_late<T: PartialEq + std::fmt::Debug>(
+    step: impl Fn(&Runtime, Timeout) -> gaspi_core::Result<T> + Sync,
+    expected: impl Fn(u32) -> T + Sync,
+) {
     for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8)] {
         for late in (0..size as u16).map(Rank) {
             let together = ranks::Barrier::new(size as usize);
             let job = |id: &str, rank| job_of(nodes, id, rank, size);
             run_jobs(size, &Config::default(), job, |rt| {
                 if rt.rank() != late {
-                    let soon = Timeout::Millis(1);
-                    let error = rt.barrier(GroupId::ALL, soon).expect_err("one is late");
-                    assert!(error.is_timeout(), "{error}");
+                    is_late(step(&rt, Timeout::Millis(1)));
                 }
                 together.wait();
-                let passed = rt.barrier(GroupId::ALL, LIMIT);
-                passed.unwrap_or_else(|error| panic!("{} of {nodes} nodes: {error}", rt.rank()));
+                let found = step(&rt, LIMIT);
+                assert_eq!(found, Ok(expected(size)), "{} of {nodes} nodes", rt.rank());
                 rt.term(LIMIT).expect("term");
             });
         }
     }
+}
+
+/// A step cannot have ended yet.
+fn is_late<T: std::fmt::Debug>(outcome: gaspi_core::Result<T>) {
+    let error = outcome.expect_err("one is late");
+    assert!(error.is_timeout(), "{error}");
+}
+
+fn all_pass_the_last_barrier_that_one_is_late_for() {
+    all_finish_late(|rt, timeout| rt.barrier(GroupId::ALL, timeout), |_| ());
 }
 
 /// A step in which each rank tells of its number twice, in a word and in staging. Gives what came.
@@ -377,21 +389,7 @@ fn exchanged(size: u32) -> Vec<u64> {
 
 /// What ranks have told in a step comes to all, although each leaves as soon as it has it.
 fn all_get_what_was_told_in_the_last_step_that_one_is_late_for() {
-    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8)] {
-        for late in (0..size as u16).map(Rank) {
-            let together = ranks::Barrier::new(size as usize);
-            let job = |id: &str, rank| job_of(nodes, id, rank, size);
-            run_jobs(size, &Config::default(), job, |rt| {
-                if rt.rank() != late {
-                    let error = exchange(&rt, Timeout::Millis(1)).expect_err("one is late");
-                    assert!(error.is_timeout(), "{error}");
-                }
-                together.wait();
-                assert_eq!(exchange(&rt, LIMIT), Ok(exchanged(size)), "{}", rt.rank());
-                rt.term(LIMIT).expect("term");
-            });
-        }
-    }
+    all_finish_late(exchange, exchanged);
 }
 
 /// A rank leaves a step that it has not finished. The others finish it, or are told who left.
@@ -403,8 +401,7 @@ fn nobody_waits_for_ever_where_one_leaves_a_step_behind() {
             let job = |id: &str, rank| job_of(nodes, id, rank, size);
             run_jobs(size, &Config::default(), job, |rt| {
                 if rt.rank() != late {
-                    let error = exchange(&rt, Timeout::Millis(1)).expect_err("one is late");
-                    assert!(error.is_timeout(), "{error}");
+                    is_late(exchange(&rt, Timeout::Millis(1)));
                 }
                 if rt.rank() == leaver {
                     rt.term(LIMIT).expect("term");

@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 use crate::job::{expect_finished, hosts, launch, rounds, victim};
-use crate::launched::{HOST_LOST, with_line, with_word};
+use crate::launched::{LINGERS, lose_launcher, with_line};
 use crate::{GUARD, TRAPPED, expect, failed, root_trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -170,22 +170,11 @@ fn vanish() -> Result<()> {
     hosts.await_idle()
 }
 
-/// The agents end themselves and all that they started.
+/// The machine of gaspi_run is gone without a word, and srun with it.
 fn launcher_vanishes() -> Result<()> {
     let (hosts, srun) = (hosts(3, Options::default())?, Srun::new()?);
-    let script = "echo ready $GASPI_RANK; sleep 1000 & exec sleep 1000";
-    let job = srun.job(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &["-c", script])?;
-    let job = job.start()?;
-    job.lines("ready ", 3)?;
-    hosts.cut(0)?;
-    let end = Instant::now() + Duration::from_secs(60);
-    while ["sleep", "--agent"].iter().any(|word| !with_word(&hosts, word).is_empty()) {
-        expect(Instant::now() < end, "agents or ranks are left")?;
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    job.wait()?.code(HOST_LOST)?.says("host bee was lost")?.says("host cow was lost")?;
-    // sshd itself waits on for the machine that vanished, so the hosts are not idle.
-    Ok(())
+    let job = srun.job(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
+    lose_launcher(&hosts, job.start()?)
 }
 
 /// The processes of gaspi_run itself, or those of its agents.

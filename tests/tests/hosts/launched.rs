@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use gaspi_tests::hosts::{Hosts, Options};
 use gaspi_tests::victims::Killed;
-use gaspi_tests::{Process, Result, Seed, base_seed};
+use gaspi_tests::{Process, Result, Running, Seed, base_seed};
 use libtest_mimic::Trial;
 use tempfile::NamedTempFile;
 
@@ -15,7 +15,7 @@ use crate::job::{expect_finished, hosts, launch, rounds, start, victim};
 use crate::{ONLY_IPV6, TRAPPED, expect, failed, root_trial};
 
 /// What gaspi_run ends with when a host could not be reached or was lost.
-pub(crate) const HOST_LOST: i32 = 255;
+const HOST_LOST: i32 = 255;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -132,7 +132,7 @@ fn silent_host() -> Result<()> {
 }
 
 /// The processes of a job whose command lines have this word.
-pub(crate) fn with_word(hosts: &Hosts, word: &str) -> Vec<Process> {
+fn with_word(hosts: &Hosts, word: &str) -> Vec<Process> {
     with_line(hosts, |line| {
         let mut words = line.split('\0');
         words.any(|found| found == word || found.ends_with(&format!("/{word}")))
@@ -192,13 +192,20 @@ fn killed(word: &str) -> Result<()> {
 /// The machine of gaspi_run is gone without a word: sshd would not notice for a quarter of an hour.
 fn launcher_vanishes() -> Result<()> {
     let hosts = hosts(3, Options::default())?;
-    let script = "echo ready $GASPI_RANK; sleep 1000 & exec sleep 1000";
-    let job = start(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &["-c", script])?;
+    lose_launcher(&hosts, start(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?)
+}
+
+/// Arguments of a shell that does not end by itself, with a process of its own.
+pub(crate) const LINGERS: [&str; 2] =
+    ["-c", "echo ready $GASPI_RANK; sleep 1000 & exec sleep 1000"];
+
+/// The host of gaspi_run is cut off from the others, two ranks on bee and one on cow, that linger:
+/// the agents there end themselves and all that they started.
+pub(crate) fn lose_launcher(hosts: &Hosts, job: Running) -> Result<()> {
     job.lines("ready ", 3)?;
     hosts.cut(0)?;
-    // The agents end themselves and all that they started.
     let end = Instant::now() + Duration::from_secs(60);
-    while ["sleep", "--agent"].iter().any(|word| !with_word(&hosts, word).is_empty()) {
+    while ["sleep", "--agent"].iter().any(|word| !with_word(hosts, word).is_empty()) {
         expect(Instant::now() < end, "agents or ranks are left")?;
         std::thread::sleep(Duration::from_millis(20));
     }
