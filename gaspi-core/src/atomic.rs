@@ -111,8 +111,8 @@ impl Inner {
         let deadline = timeout.deadline();
         let call = RemoteCall::Atomic { remote, operation };
         self.count_carried(rank, CarrierKind::Stream, Carried::Atomic);
-        let call = self.call(key, rank, deadline, call, &[])?;
         let waiting = waiting(Call::Atomic, remote.segment.0);
+        let call = self.call_with_data(key, rank, deadline, call, waiting)?;
         self.finish_call(key, rank, call, deadline, waiting)
     }
 }

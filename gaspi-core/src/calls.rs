@@ -1,6 +1,7 @@
 //! Calls that the library of another rank answers, from the caller's side: starting them, waiting
 //! for the answer, and what an answer that does not come means.
 
+use crate::control::belongs_to_data;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::runtime::Inner;
@@ -8,6 +9,7 @@ use crate::statistics::Counter;
 use crate::timeout::Deadline;
 use crate::transport::RequestFailure;
 use crate::transport::requests::{PendingCall, RequestKey};
+use crate::transport::verbs::Verbs;
 use crate::wait::{Call, Waiting};
 use crate::wire::message::{Message, RemoteCall};
 use std::cell::Cell;
@@ -59,7 +61,65 @@ impl Inner {
         if matches!(message, Message::Group(_)) && !self.ranks.is_local(rank) {
             self.count(Counter::GroupMessages, 1);
         }
-        self.endpoint(rank).send(message)
+        let endpoint = self.endpoint(rank);
+        if belongs_to_data(message) { endpoint.send_data(message) } else { endpoint.send(message) }
+    }
+
+    /// Why the device cannot carry data to `rank`, if it never will.
+    pub(crate) fn cannot_carry(&self, verbs: Verbs<'_>, rank: Rank) -> Option<Error> {
+        let why = verbs.carries_messages_to(rank).err()?;
+        let reason = format!("the RDMA device cannot carry data to it: {why}");
+        Some(self.ranks.refused(rank, reason))
+    }
+
+    /// The error of a call whose timeout ran out before there was a pair for messages.
+    pub(crate) fn awaits_device(rank: Rank) -> Error {
+        Error::Timeout { pending: format!("a connection by RDMA with {rank}") }
+    }
+
+    /// Waits until the device carries messages to `rank`, where data may go by it alone.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]; [`Error::Refused`] where a pair cannot be made, which is tried anew by
+    /// the next call; the rank has ended.
+    pub(crate) fn await_device(
+        &self,
+        rank: Rank,
+        deadline: Deadline,
+        waiting: Waiting,
+    ) -> Result<()> {
+        let verbs = self.endpoints.verbs(self).filter(|verbs| verbs.table.has_to_carry_messages());
+        let Some(verbs) = verbs.filter(|verbs| !verbs.stream.connections.is_carried(rank)) else {
+            return Ok(());
+        };
+        let carried = self.until(deadline, waiting, || match verbs.carries_messages_to(rank) {
+            Ok(true) => Some(Ok(())),
+            Ok(false) => self.ranks.check_alive(rank, waiting.call.name()).err().map(Err),
+            Err(_) => self.cannot_carry(verbs, rank).map(Err),
+        });
+        let outcome = carried.unwrap_or_else(|| Err(Inner::awaits_device(rank)));
+        if matches!(outcome, Err(Error::Refused { .. })) {
+            verbs.forget_refusal(rank);
+        }
+        outcome
+    }
+
+    /// Starts a call that carries data, or continues one whose timeout ran out.
+    ///
+    /// # Errors
+    /// As [`await_device`](Inner::await_device).
+    pub(crate) fn call_with_data(
+        &self,
+        key: RequestKey,
+        rank: Rank,
+        deadline: Deadline,
+        call: RemoteCall,
+        waiting: Waiting,
+    ) -> Result<Arc<PendingCall>> {
+        if !self.endpoints.requests.is_kept(&key) {
+            self.await_device(rank, deadline, waiting)?;
+        }
+        self.call(key, rank, deadline, call, &[])
     }
 
     /// Starts a call, or continues one whose timeout ran out.

@@ -20,6 +20,7 @@ pub(crate) mod leaders;
 mod peer_slice;
 mod procedures;
 pub(crate) mod reason;
+mod unsent;
 
 pub use call::GroupCall;
 pub use peer_slice::PeerSlice;
@@ -30,6 +31,7 @@ use crate::resend::ResendBuffer;
 use leaders::{AllGroupSteps, LineWidth};
 
 use crate::error::Error;
+use crate::wire::message::{GroupMessage, Message};
 use std::time::Instant;
 
 /// The groups of a rank, and what their members say to each other.
@@ -62,6 +64,8 @@ pub enum CallKind {
     ChannelOpen = 6,
     /// Many channels opened by all.
     ChannelsOpen = 7,
+    /// None: what a rank tells that cannot send the data of its arrival.
+    CannotSend = 8,
 }
 
 /// The first word of a report: the member has done its part.
@@ -104,7 +108,7 @@ impl CallKind {
             CallKind::SegmentCreate => "segment_create",
             CallKind::SegmentUse => "segment_use",
             // The first one of a group, for a program.
-            CallKind::ChannelOpen | CallKind::ChannelsOpen => "a collective",
+            CallKind::ChannelOpen | CallKind::ChannelsOpen | CallKind::CannotSend => "a collective",
         }
     }
 }
@@ -120,7 +124,27 @@ pub fn describe_call(signature: u64) -> String {
         5 => format!("segment_use of segment {details}"),
         6 => crate::channel::describe(details),
         7 => crate::channel::describe_many(details),
+        8 => "a collective whose data its RDMA device cannot send".to_owned(),
         kind => format!("a collective of kind {kind}"),
+    }
+}
+
+/// Whether an arrival of this signature carries data of the program.
+fn has_data(signature: u64) -> bool {
+    let kind = signature & ((1 << KIND_BITS) - 1);
+    [CallKind::Allreduce, CallKind::AllreduceUser].iter().any(|it| *it as u64 == kind)
+}
+
+/// Whether a message carries data of the program, or has to keep behind one that does.
+pub(crate) fn belongs_to_data(message: &Message) -> bool {
+    match message {
+        // It takes a passive message back that may still be on its way.
+        Message::Withhold { .. } => true,
+        Message::Group(GroupMessage::Arrive(arrival) | GroupMessage::PassedOn { arrival, .. }) => {
+            has_data(arrival.signature)
+        }
+        Message::Group(GroupMessage::Lines { lines, .. }) => has_data(lines.signature),
+        _ => false,
     }
 }
 

@@ -321,7 +321,12 @@ impl Inner {
             // dead.
             self.say_last_word();
         }
-        self.until(limit, waiting, || (!self.endpoints.stream.has_remote(self)).then_some(()));
+        let read = || (!self.endpoints.stream.has_remote(self)).then_some(());
+        if self.until(limit, waiting, read).is_none() && self.endpoints.stream.forget_withheld(self)
+        {
+            // The goodbye has waited for data that no device has carried.
+            self.until(Deadline::Never.at_most(GOODBYE_LIMIT), waiting, read);
+        }
     }
 
     /// Says goodbye behind all that handlers of messages send: what one has published, members of

@@ -21,6 +21,7 @@ const ALLREDUCE: u64 = CallKind::Allreduce as u64;
 const ALLREDUCE_USER: u64 = CallKind::AllreduceUser as u64;
 const SEGMENT_CREATE: u64 = CallKind::SegmentCreate as u64;
 const SEGMENT_USE: u64 = CallKind::SegmentUse as u64;
+const CANNOT_SEND: u64 = CallKind::CannotSend as u64;
 
 /// Elements that fit into the signature of an all-reduce.
 pub(crate) const COUNT_MAX: u64 = (1 << 52) - 1;
@@ -61,6 +62,7 @@ pub(crate) fn describe(signature: u64) -> String {
         }
         SEGMENT_CREATE => format!("segment_create of segment {}", signature >> 4),
         SEGMENT_USE => format!("segment_use of segment {}", signature >> 4),
+        CANNOT_SEND => gaspi_core::describe_call(signature),
         kind => format!("collective of kind {kind}"),
     }
 }

@@ -297,20 +297,10 @@ impl Inner {
     /// # Errors
     /// [`Error::Timeout`]; [`Error::Refused`] where a pair cannot be made; a member has ended.
     fn await_devices(&self, ranks: &[Rank], group: GroupId, deadline: Deadline) -> Result<()> {
-        let Some((verbs, remote)) = self.by_device_only(ranks) else { return Ok(()) };
+        let Some((_, remote)) = self.by_device_only(ranks) else { return Ok(()) };
         let course = waiting_group(Call::Channel, group);
         for rank in remote {
-            let carried = || match verbs.carries_messages_to(rank) {
-                Ok(true) => Some(Ok(())),
-                Ok(false) => self.ranks.check_alive(rank, course.call.name()).err().map(Err),
-                Err(why) => {
-                    let reason = format!("the RDMA device cannot carry data to it: {why}");
-                    Some(Err(self.ranks.refused(rank, reason)))
-                }
-            };
-            let found = self.until(deadline, course, carried);
-            let pending = || format!("a connection by RDMA with {rank}");
-            found.unwrap_or_else(|| Err(Error::Timeout { pending: pending() }))?;
+            self.await_device(rank, deadline, course)?;
         }
         Ok(())
     }

@@ -233,7 +233,7 @@ impl GroupCall<'_> {
     /// # Errors
     /// [`Error::Timeout`] leaves the call active. [`Error::Mismatch`] if a member arrived with
     /// another signature; [`Error::RankDied`] and [`Error::RankLeft`] if one cannot arrive any
-    /// more: these end the call on this rank.
+    /// more; [`Error::Refused`] if data cannot be sent to one: these end the call on this rank.
     pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
         let step = self.step() + 1;
         let mut next = 0;
@@ -242,6 +242,10 @@ impl GroupCall<'_> {
         } else {
             self.await_rest(deadline, step, &mut next).ok_or_else(|| self.timed_out(step))?
         };
+        let outcome = outcome.and_then(|()| self.hand_over(deadline, step));
+        if outcome.as_ref().is_err_and(Error::is_timeout) {
+            return outcome;
+        }
         if let Some(committed) = &mut self.state.committed {
             committed.step = step;
         }
@@ -312,7 +316,7 @@ impl GroupCall<'_> {
         };
         // The arrivals of all have ended the step, not the leaders. This rank sends its own to all
         // too, since others may have nothing but such arrivals.
-        if !matches!(outcome, Err(Error::RankDied { .. }))
+        if !matches!(outcome, Err(Error::RankDied { .. } | Error::Refused { .. }))
             && self.patience(step).is_some()
             && self.by_leaders().is_some_and(|(leaders, _)| !self.is_exchanged(leaders, step))
         {
@@ -419,9 +423,11 @@ impl GroupCall<'_> {
         if let Some(error) = ended.or_else(|| self.death()) {
             return Some(Scan::Done(Err(error)));
         }
-        let (error, may_change) = match (differs, passed) {
-            (Some((rank, other)), _) => (self.mismatch(rank, other), missing || left.is_some()),
-            (None, Some(rank)) => {
+        let some_missing = missing || left.is_some();
+        let (error, may_change) = match (self.cannot_send(step), differs, passed) {
+            (Some(error), ..) => (error, some_missing),
+            (None, Some((rank, other)), _) => (self.mismatch(rank, other), some_missing),
+            (None, None, Some(rank)) => {
                 let difference = format!(
                     "{kind} has failed on {rank}, which has called something else on the group \
                      since"
@@ -431,7 +437,7 @@ impl GroupCall<'_> {
                 // If it failed because of a death, other nodes know of that a moment later.
                 (error, remote)
             }
-            (None, None) => return left.filter(|_| !missing).map(Scan::Deserted),
+            (None, None, None) => return left.filter(|_| !missing).map(Scan::Deserted),
         };
         Some(if may_change { Scan::Differs(error) } else { Scan::Done(Err(error)) })
     }

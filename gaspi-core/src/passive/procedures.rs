@@ -189,8 +189,8 @@ impl Inner {
         }
         let mut bytes = vec![0; size as usize];
         self.copy_message(message, bytes.as_mut_ptr())?;
-        let call = self.call(key, rank, deadline, RemoteCall::Passive(bytes), &[])?;
         let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
+        let call = self.call_with_data(key, rank, deadline, RemoteCall::Passive(bytes), waiting)?;
         match self.finish_call(key, rank, call, deadline, waiting) {
             Ok(_) => Ok(()),
             Err(error) if error.is_timeout() => {

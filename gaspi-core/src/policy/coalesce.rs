@@ -50,6 +50,8 @@ pub(crate) struct Coalescing {
     burst: u32,
     /// Since when some are held back.
     corked_since_ns: Option<u64>,
+    /// Whether the progress thread has been told that some are.
+    pub(crate) announced: bool,
 }
 
 impl Coalescing {

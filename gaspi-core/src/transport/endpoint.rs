@@ -164,7 +164,11 @@ impl Endpoints {
         self.stream.sets.data.add(device.descriptor(), COMPLETIONS)?;
         self.stream.sets.poll.add(device.events(), DEVICE_EVENTS)?;
         let atomics_by_device = device.atomics() == Some(AtomicReach::Device);
-        Ok(Endpoints { device: Some(device), atomics_by_device, ..self })
+        let mut stream = self.stream;
+        if device.has_to_carry_messages() {
+            stream.connections.withhold_data();
+        }
+        Ok(Endpoints { stream, device: Some(device), atomics_by_device, ..self })
     }
 
     /// The network of a test besides, for all ranks but this one.
@@ -418,6 +422,25 @@ impl Endpoint<'_> {
         }
     }
 
+    /// The same of one that carries data of the program: where a device alone may carry that, it
+    /// waits until one carries the connection.
+    ///
+    /// # Errors
+    /// As [`send`](Endpoint::send).
+    pub(crate) fn send_data(self, message: &Message) -> Result<()> {
+        match self.carrier {
+            Carrier::Verbs(table, stream) if table.has_to_carry_messages() => {
+                let sent = stream.send(self.up, self.peer, Outgoing::with_data(message));
+                if stream.connections.withholds(self.peer) {
+                    stream.connections.note_news();
+                    stream.sets.wakeup.wake();
+                }
+                sent
+            }
+            _ => self.send(message),
+        }
+    }
+
     /// Starts a call, or continues one whose timeout ran out.
     ///
     /// # Errors
@@ -501,7 +524,14 @@ impl Endpoint<'_> {
     pub(crate) fn is_drained(self) -> bool {
         match self.carrier {
             Carrier::Stream(table) => table.connections.is_drained(self.peer),
-            Carrier::Verbs(table, _) => table.has_none(self.peer) && self.unwrapped().is_drained(),
+            Carrier::Verbs(table, stream) => {
+                let verbs = self.verbs(table, stream);
+                let waits_in_vain = || {
+                    let withholds = stream.connections.withholds(self.peer);
+                    withholds && verbs.carries_messages_to(self.peer).is_err()
+                };
+                table.has_none(self.peer) && (self.unwrapped().is_drained() || waits_in_vain())
+            }
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) => {
                 faults.has_none(self.peer) && self.unwrapped().is_drained()

@@ -153,6 +153,11 @@ impl PendingRequests {
         call.filter(|call| !matches!(key, RequestKey::Ping { .. }) || call.outcome.get().is_none())
     }
 
+    /// Whether there is a call whose timeout ran out with this key.
+    pub(crate) fn is_kept(&self, key: &RequestKey) -> bool {
+        self.timed_out.lock().contains_key(key)
+    }
+
     /// Gives a timed-out call up; the number of its request if it has not been answered.
     pub(crate) fn give_up(&self, key: &RequestKey) -> Option<u64> {
         let call = self.continued(key)?;

@@ -28,6 +28,8 @@ pub(crate) enum Action {
     Receive(u64),
     /// To answer the peer.
     Answer(Frame),
+    /// The same with a value of the program's memory.
+    Value(Frame),
     /// To answer with data, in the peer's stream.
     Data {
         stream: Stream,
@@ -129,7 +131,8 @@ impl<'a> SoftwareTarget<'a> {
             }
             Frame::Get { request, stream, remote, size } => self.get(request, stream, remote, size),
             Frame::Atomic { request, remote, operation } => {
-                reply(request, execute(self.up.memory(), remote, operation))
+                let outcome = execute(self.up.memory(), remote, operation);
+                Action::Value(Frame::Reply { request, outcome })
             }
             Frame::Reply { request, outcome } => match self.requests.answered(request, peer) {
                 Some(request) => {

@@ -138,6 +138,13 @@ pub(crate) enum RemoteCall {
     Register(Register),
 }
 
+impl RemoteCall {
+    /// Whether it carries data of the program.
+    pub(crate) fn has_data(&self) -> bool {
+        matches!(self, RemoteCall::Atomic { .. } | RemoteCall::Passive(_))
+    }
+}
+
 /// What a rank tells another one that nobody answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Message {

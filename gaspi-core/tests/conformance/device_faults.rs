@@ -251,6 +251,7 @@ tests! {
         a_wait_for_a_notification_outlasts_a_pair_that_failed,
         each_error_of_a_completion_costs_a_queue_and_names_the_peer,
         memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment,
-        messages_go_by_devices,
+        messages_go_by_devices;
+    VERBS_PAIRS:
         messages_survive_pairs_that_fail;
 }

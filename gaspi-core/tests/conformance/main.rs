@@ -12,6 +12,7 @@ mod device_atomics;
 mod device_channels;
 mod device_cuts;
 mod device_faults;
+mod device_only;
 mod device_pairs;
 mod devices;
 mod general;
@@ -45,6 +46,7 @@ fn main() -> std::process::ExitCode {
         device_channels::tests(),
         device_cuts::tests(),
         device_faults::tests(),
+        device_only::tests(),
         device_pairs::tests(),
         devices::tests(),
         general::tests(),

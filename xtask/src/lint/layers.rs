@@ -91,6 +91,7 @@ const CORE: &[Layer] = &[
             "control::leaders::procedures",
             "control::procedures",
             "control::reason",
+            "control::unsent",
             "fast_path",
             "group::commit",
             "group::procedures",

@@ -18,7 +18,9 @@ use crate::sync::{Mutex, MutexGuard};
 use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier};
 use crate::transport::tcp::pipes::Pipes;
-use crate::transport::tcp::send_queue::{Carrying, Item, Outgoing, SMALL, SendQueue, send};
+use crate::transport::tcp::send_queue::{
+    Carrying, Item, Outgoing, SMALL, SendQueue, Withheld, send,
+};
 use crate::wire::frame::Frame;
 use crate::wire::message::Stream;
 use std::io;
@@ -102,8 +104,10 @@ impl Connection {
         peer: u16,
         epoch: u64,
         pipes: &Arc<Pipes>,
+        withheld: Withheld,
     ) -> Connection {
-        let mut out = SendQueue { pipes: Some(Arc::clone(pipes)), ..SendQueue::default() };
+        let pipes = Some(Arc::clone(pipes));
+        let mut out = SendQueue { pipes, withheld, ..SendQueue::default() };
         Frame::Epoch { count: epoch }.append_to(&mut out.wire);
         Connection { epoch, out: Mutex::new(out), ..Connection::new(token, peer, false) }
     }
@@ -174,16 +178,16 @@ impl Connection {
     }
 
     /// The same for the answer to a frame that came on this connection; who leaves answers nobody.
-    pub(crate) fn answer(&self, poll: &Epoll, frame: &Frame) {
+    pub(crate) fn answer(&self, poll: &Epoll, frame: Outgoing) {
         // If the connection has broken, what came before its end is still to be read.
-        let _ = self.send_locked(poll, &mut self.out(), Outgoing::new(frame));
+        let _ = self.send_locked(poll, &mut self.out(), frame);
     }
 
     fn send_locked(&self, poll: &Epoll, out: &mut SendQueue, item: Outgoing) -> Result<(), Broken> {
         if out.usage.is_ending() {
             return Ok(());
         }
-        out.control.push_back(item);
+        out.push_control(item);
         self.flush_unless_full(poll, out)
     }
 
@@ -208,7 +212,7 @@ impl Connection {
         if !cork && !self.local {
             out.coalescing.on_sent(monotonic_ns());
         }
-        let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
+        let corked = cork && !std::mem::replace(&mut out.coalescing.announced, true);
         Ok(Posted { corked, soon_ns })
     }
 
@@ -262,7 +266,7 @@ impl Connection {
             out.coalescing.on_flush();
             out.coalescing.on_sent(monotonic_ns());
         }
-        let corked = cork && !std::mem::replace(&mut out.cork_announced, true);
+        let corked = cork && !std::mem::replace(&mut out.coalescing.announced, true);
         Ok(Some(Posted { corked, soon_ns }))
     }
 
@@ -288,7 +292,7 @@ impl Connection {
         if out.usage.is_broken() {
             return Err(Unsent::Broken);
         }
-        let corked = !followed && !std::mem::replace(&mut out.cork_announced, true);
+        let corked = !followed && !std::mem::replace(&mut out.coalescing.announced, true);
         Ok(Posted { corked, soon_ns: None })
     }
 
@@ -296,7 +300,7 @@ impl Connection {
     /// now for which somebody may wait: the set does not tell of it any more.
     pub(crate) fn flush_corked(&self, poll: &Epoll) -> Result<bool, Broken> {
         let mut out = self.out();
-        out.cork_announced = false;
+        out.coalescing.announced = false;
         if out.is_idle() {
             return Ok(false);
         }
@@ -539,7 +543,24 @@ impl Connection {
     /// Whether everything has been handed to the kernel, or has arrived where a device carries it.
     pub(crate) fn is_drained(&self) -> bool {
         let out = self.out();
-        out.is_idle() && out.carrying.other().is_none_or(ByteCarrier::is_drained)
+        let nothing_waits = out.is_idle() && out.withheld.is_empty();
+        nothing_waits && out.carrying.other().is_none_or(ByteCarrier::is_drained)
+    }
+
+    /// Whether data waits on it for another carrier than its socket.
+    pub(crate) fn withholds(&self) -> bool {
+        !self.out().withheld.is_empty()
+    }
+
+    /// Forgets data that waits for another carrier; whether there was any.
+    pub(crate) fn forget_withheld(&self, poll: &Epoll) -> bool {
+        let mut out = self.out();
+        let had_any = !out.withheld.take().is_empty();
+        if had_any {
+            // Where it is broken it ends anyway.
+            let _ = self.flush_unless_full(poll, &mut out);
+        }
+        had_any
     }
 
     /// Whether another carrier has what follows.
@@ -551,7 +572,9 @@ impl Connection {
     pub(crate) fn carry_by(&self, poll: &Epoll, carrier: Arc<dyn ByteCarrier>) -> bool {
         let mut out = self.out();
         let begins = matches!(out.carrying, Carrying::Socket) && self.fd().is_some();
-        if !begins || out.usage.is_ending() || out.usage.is_broken() {
+        // A goodbye that is to be said waits for data.
+        let ends = out.usage.is_ending() && out.withheld.is_empty();
+        if !begins || ends || out.usage.is_broken() {
             return false;
         }
         out.carrying = Carrying::Next(carrier);

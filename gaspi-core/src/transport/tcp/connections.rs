@@ -13,6 +13,7 @@ use crate::transport::numbers::NumberMap;
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::poll_sets::CONNECTIONS;
+use crate::transport::tcp::send_queue::Withheld;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,8 @@ pub(crate) struct Connections {
     epochs: Box<[ConnectionEpochs]>,
     /// The way of large payloads to ranks of other nodes.
     pipes: Arc<Pipes>,
+    /// How much data waits on them for another carrier than their sockets, where it has to.
+    withheld: Option<Arc<AtomicU64>>,
     /// Held while a descriptor for a connection with a rank of this node is made: else one thread
     /// would take the last one that another has just given up for something.
     making: Mutex<()>,
@@ -76,6 +79,7 @@ impl Connections {
             active: (0..size).map(|_| Mutex::default()).collect(),
             epochs: (0..size).map(|_| ConnectionEpochs::default()).collect(),
             pipes: Arc::default(),
+            withheld: None,
             making: Mutex::default(),
         }
     }
@@ -188,6 +192,21 @@ impl Connections {
         of_it.filter_map(|token| self.get(*token)).collect()
     }
 
+    /// From now on data of the program waits until something else than a socket carries it.
+    pub(crate) fn withhold_data(&mut self) {
+        self.withheld = Some(Arc::default());
+    }
+
+    /// Whether some does.
+    pub(crate) fn withhold_any(&self) -> bool {
+        self.withheld.as_ref().is_some_and(|all| all.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Whether some for `rank` does.
+    pub(crate) fn withholds(&self, rank: Rank) -> bool {
+        self.withhold_any() && self.active(rank).as_ref().is_some_and(|active| active.withholds())
+    }
+
     /// There may be a connection that can be carried otherwise.
     pub(crate) fn note_news(&self) {
         self.switched.news.store(true, Ordering::Release);
@@ -244,7 +263,8 @@ impl Connections {
     /// for requests, with the lock on what is used.
     pub(super) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
         let epoch = self.epochs[peer.index()].own.load(Ordering::Acquire);
-        Arc::new(Connection::between_nodes(self.token(), peer.0, epoch, &self.pipes))
+        let withheld = Withheld::new(self.withheld.clone());
+        Arc::new(Connection::between_nodes(self.token(), peer.0, epoch, &self.pipes, withheld))
     }
 
     /// Whether this rank has lost a connection with the peer of this one since it was begun.

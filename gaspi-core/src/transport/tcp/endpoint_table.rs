@@ -264,6 +264,15 @@ impl EndpointTable {
         }
     }
 
+    /// Forgets data that waits for other carriers than sockets, so that goodbyes behind it are
+    /// said; whether there was any.
+    pub(crate) fn forget_withheld(&self, up: &dyn Upcalls) -> bool {
+        let forget = |had_any, connection: Arc<Connection>| {
+            connection.forget_withheld(&self.sets.data) || had_any
+        };
+        self.remote(up).into_iter().fold(false, forget)
+    }
+
     /// Whether ranks of other nodes have not closed their side yet.
     pub(crate) fn has_remote(&self, up: &dyn Upcalls) -> bool {
         !self.remote(up).is_empty()

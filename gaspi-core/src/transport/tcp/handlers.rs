@@ -10,7 +10,7 @@ use crate::transport::software_target::{Action, SoftwareTarget};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::receive::Incoming;
-use crate::transport::tcp::send_queue::Item;
+use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::wire::frame::Frame;
 
 impl<'a> Tcp<'a> {
@@ -54,7 +54,8 @@ impl<'a> Tcp<'a> {
         match action {
             Action::Nothing => {}
             Action::Receive(size) => return Ok(size),
-            Action::Answer(answer) => connection.answer(data, &answer),
+            Action::Answer(answer) => connection.answer(data, Outgoing::new(&answer)),
+            Action::Value(answer) => connection.answer(data, Outgoing::with_data(&answer)),
             Action::Data { stream, request, size, payload } => {
                 let item = Item::Data { request, size, payload };
                 connection.answer_in_stream(data, stream.queue, item);

@@ -8,6 +8,7 @@
 mod room;
 mod unacknowledged;
 mod usage;
+mod withheld;
 
 use crate::ids::QueueId;
 use crate::os::clock::monotonic_ns;
@@ -29,6 +30,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use unacknowledged::Unacknowledged;
 use usage::Usage;
+pub(crate) use withheld::Withheld;
 
 /// Payloads up to this size are copied behind their frame.
 pub(super) const SMALL: u64 = 2048;
@@ -66,13 +68,25 @@ impl Item {
 pub(crate) struct Outgoing {
     bytes: Vec<u8>,
     descriptors: Vec<OwnedFd>,
+    /// Whether it carries data of the program, which sockets may not have to.
+    has_data: bool,
 }
 
 impl Outgoing {
     pub(crate) fn new(frame: &impl Encode) -> Outgoing {
         let mut bytes = Vec::new();
         frame.append_to(&mut bytes);
-        Outgoing { bytes, descriptors: Vec::new() }
+        Outgoing { bytes, descriptors: Vec::new(), has_data: false }
+    }
+
+    /// The same of a frame that carries data of the program, or speaks of a frame that does.
+    pub(crate) fn with_data(frame: &impl Encode) -> Outgoing {
+        Outgoing::new(frame).of_data()
+    }
+
+    /// The same, as one that carries data of the program.
+    pub(crate) fn of_data(self) -> Outgoing {
+        Outgoing { has_data: true, ..self }
     }
 
     pub(crate) fn with_descriptors(
@@ -125,12 +139,11 @@ pub(super) struct SendQueue {
     pub(super) usage: Usage,
     /// When requests are held back.
     pub(super) coalescing: Coalescing,
-    /// Whether the progress thread has been told that some are.
-    pub(super) cork_announced: bool,
     /// Where payloads go page by page, and what is on this way.
     pub(super) pipes: Option<Arc<Pipes>>,
     pub(super) pipe: Option<PipeGuard>,
     pub(super) carrying: Carrying,
+    pub(super) withheld: Withheld,
 }
 
 /// What carries the bytes.
@@ -204,7 +217,20 @@ impl SendQueue {
         if let Carrying::Switching(carrier) = std::mem::take(&mut self.carrying) {
             self.carrying = Carrying::Other(carrier);
         }
+        let mut frames = self.withheld.take();
+        frames.append(&mut self.control);
+        self.control = frames;
         true
+    }
+
+    /// Queues a frame that belongs to no stream.
+    pub(super) fn push_control(&mut self, frame: Outgoing) {
+        let waits = frame.has_data && self.withheld.withholds();
+        if waits && self.carrying.other().is_none() {
+            self.withheld.push(frame);
+        } else {
+            self.control.push_back(frame);
+        }
     }
 
     /// Whether nothing may be put on the wire, since the peer is told of another carrier.
@@ -229,7 +255,8 @@ impl SendQueue {
 
     /// Whether no request of this rank is under way.
     pub(super) fn asks_nothing(&self) -> bool {
-        self.control.is_empty() && self.streams.is_empty() && self.unacknowledged.is_empty()
+        let frames = !self.control.is_empty() || !self.withheld.is_empty();
+        !frames && self.streams.is_empty() && self.unacknowledged.is_empty()
     }
 
     /// Puts the next frames on the wire, of which nothing has been sent.
@@ -259,7 +286,8 @@ impl SendQueue {
                 self.streams.push_back((queue, items));
             }
         }
-        if self.usage.is_goodbye_due() && self.streams.is_empty() && self.body.is_none() {
+        let nothing_waits = self.streams.is_empty() && self.withheld.is_empty();
+        if self.usage.is_goodbye_due() && nothing_waits && self.body.is_none() {
             self.usage.note_goodbye();
             Frame::Goodbye.append_to(&mut self.wire);
         }
@@ -442,6 +470,7 @@ impl SendQueue {
             }
         }
         self.control.clear();
+        self.withheld.take();
         self.wire = Vec::new();
         self.sent = 0;
         self.body = None;

@@ -260,7 +260,9 @@ impl PortState {
         };
         match action {
             Action::Nothing | Action::Answered => {}
-            Action::Answer(frame) => answer(Lane::Answers, frame, Body::Nothing),
+            Action::Answer(frame) | Action::Value(frame) => {
+                answer(Lane::Answers, frame, Body::Nothing);
+            }
             Action::Refuse { stream, answer: frame } => {
                 answer(Lane::Data(stream.queue), frame, Body::Nothing);
             }

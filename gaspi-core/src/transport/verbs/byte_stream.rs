@@ -192,12 +192,16 @@ impl Verbs<'_> {
                 continue;
             };
             let lane = self.table.lane(STREAM, peer);
-            let failed = lane.user.failures() >= FAILURES;
-            if failed || self.stream.is_suspected(peer) {
+            if self.stream.is_suspected(peer) {
                 continue;
             }
+            let failed = lane.user.failures() >= FAILURES;
             let state = lane.lock();
             let attempt = state.pairing.attempt();
+            // What waits for a pair may use one that the peer has tried to make once more.
+            if failed && !(state.pairing.is_up() && connection.withholds()) {
+                continue;
+            }
             if state.pairing.is_up() && attempt <= lane.shown.attempts.lost() {
                 // It went with an earlier connection, and is about to be taken down.
                 self.stream.connections.note_news();

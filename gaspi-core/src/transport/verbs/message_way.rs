@@ -1,4 +1,4 @@
-//! Whether messages to a peer go by the device, for channels whose data may go by it alone.
+//! Whether messages to a peer go by the device, for data that may go by it alone.
 
 use super::byte_stream::FAILURES;
 use super::{STREAM, Verbs};
@@ -43,5 +43,16 @@ impl Verbs<'_> {
             self.begin(lane, state);
         }
         Ok(false)
+    }
+
+    /// An error has told why the device does not carry messages to `peer`: the next one that is to
+    /// go there has it tried anew.
+    pub(crate) fn forget_refusal(self, peer: Rank) {
+        let lane = self.table.lane(STREAM, peer);
+        lane.user.forget_failures();
+        lane.lock().pairing.forget_refusal();
+        // The peer may have made one that was not used.
+        self.stream.connections.note_news();
+        self.stream.sets.wakeup.wake();
     }
 }

@@ -71,7 +71,9 @@ impl Verbs<'_> {
     pub(super) fn end_failed(self, lane: &Lane) {
         let mut state = lane.lock();
         let Some(Failure { reason, refuses }) = state.take_failure() else { return };
-        if lane.queue == STREAM && lane.user.note_failure() {
+        // Where nothing else may carry messages they are errors, which tell why.
+        let was_last = lane.queue == STREAM && lane.user.note_failure();
+        if was_last && !self.table.has_to_carry_messages() {
             log::warn!(
                 "messages to {} go by TCP from now on: pairs for them have failed again and again, \
                  the last one since {reason}",
@@ -236,6 +238,9 @@ impl Verbs<'_> {
                 self.stream.sets.wakeup.wake();
             } else if alone || forced {
                 state.lose_all(lane.queue, ended);
+            } else if lane.queue == STREAM && self.table.has_to_carry_messages() {
+                // What has data is an error, which tells why.
+                log::debug!("messages to {} have no pair: {reason}", lane.peer);
             } else if lacks && self.may_share(lane) {
                 log::debug!("{} to {} has no pair: {reason}", lane.queue, lane.peer);
             } else if lacks {

@@ -33,7 +33,7 @@ impl Verbs<'_> {
         receives.give_back(place);
         match answer {
             Some(Action::Nothing | Action::Answered) => {}
-            Some(Action::Answer(frame)) => {
+            Some(Action::Answer(frame) | Action::Value(frame)) => {
                 let mut state = lane.lock();
                 state.push(Request::Answer(frame));
                 self.pump(lane, state);

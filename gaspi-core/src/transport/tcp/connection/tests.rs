@@ -9,7 +9,7 @@ use std::cell::Cell;
 
 #[test]
 fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {
-    let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default(), Withheld::default());
     let poll = Epoll::new().expect("a set");
     let delays = |flush| connection.send_ack(&poll, flush).expect("not broken");
     assert!(!delays(Flush::All), "there is nothing to acknowledge");
@@ -28,7 +28,7 @@ fn what_nobody_waits_for_is_acknowledged_at_the_second_tick() {
 
 #[test]
 fn a_request_in_front_of_another_fails_where_the_stream_has_ended_meanwhile() {
-    let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default(), Withheld::default());
     assert!(connection.shut_down().is_empty());
     let stream = Stream { queue: QueueId(0), generation: 0 };
     let (notification, segment) = (NotificationId(0), SegmentId(0));
@@ -42,7 +42,7 @@ fn a_request_in_front_of_another_fails_where_the_stream_has_ended_meanwhile() {
 
 #[test]
 fn what_awaits_an_answer_is_noted_only_on_the_connection_that_takes_it() {
-    let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default(), Withheld::default());
     let poll = Epoll::new().expect("a set");
     let noted = Cell::new(0);
     let ask = || {
@@ -74,7 +74,7 @@ fn a_socket_that_is_apart_is_in_the_set_again_once_something_waits_for_room_in_i
     let listener = socket::listen(&name).expect("listener");
     let client = socket::connect(&name).expect("connection");
     let server = socket::accept(listener.as_fd()).expect("accept").expect("one waits");
-    let connection = Connection::between_nodes(1, 1, 0, &Arc::default());
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default(), Withheld::default());
     connection.established(client);
     let poll = Epoll::new().expect("set");
     poll.add(connection.fd().expect("socket"), 1).expect("added");

@@ -74,8 +74,10 @@ impl EndpointTable {
         }
         let id = self.requests.number();
         let pending = Arc::new(PendingCall::new(id));
+        let has_data = call.has_data();
         let item = Outgoing::with_descriptors(&Frame::of_call(id, call), files)
             .map_err(|error| Error::os("duplicating a descriptor", &error))?;
+        let item = if has_data { item.of_data() } else { item };
         let request = Request::Call(Arc::clone(&pending));
         self.ask(up, rank, id, request, item, |connection, item, accepted| {
             connection.send(&self.sets.data, item, accepted).map(|()| Posted::default())
@@ -87,7 +89,8 @@ impl EndpointTable {
     /// knows already that its request has failed.
     pub(crate) fn answer(&self, connection: u64, request: u64, outcome: Result<u64, String>) {
         if let Some(connection) = self.connections.get(connection) {
-            connection.answer(&self.sets.data, &Frame::Reply { request, outcome });
+            let answer = Outgoing::new(&Frame::Reply { request, outcome });
+            connection.answer(&self.sets.data, answer);
         }
     }
 }
