@@ -3,7 +3,7 @@
 
 use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER};
 use super::*;
-use crate::ranks::run_with_prepared;
+use crate::ranks::{run_owned_with_devices, run_with_prepared};
 use gaspi_mock_card::Fabric;
 use ranks::Barrier;
 
@@ -142,6 +142,22 @@ fn data_of_the_first_step_comes_to_all_though_they_leave_at_once() {
     }
 }
 
+fn a_rank_that_leaves_while_its_data_waits_has_left_and_is_not_lost() {
+    let both = Barrier::new(2);
+    let cut = |fabric: &Fabric| fabric.link(0, 1, 0);
+    let options = (OWN_TIME, &Config::default());
+    run_owned_with_devices(2, options, cut, by_device, |rt, _| {
+        meet(&rt);
+        fails!(tell_all(&rt, 1, A_WHILE), Error::Timeout { .. });
+        both.wait();
+        if rt.rank() == Rank(0) {
+            within(AT_ONCE, "leaving", || drop(rt));
+        } else {
+            fails!(tell_all(&rt, 1, LIMIT), Error::RankLeft { .. });
+        }
+    });
+}
+
 fn without_a_pair_data_is_an_error_that_names_the_rank_and_the_reason() {
     let few = |fabric: &Fabric| fabric.set(1, "max_qp=1");
     run_on(2, "", few, |rt, _| {
@@ -232,6 +248,7 @@ fn atomic_operations_outlast_pairs_that_fail() {
 
 tests! {
     VERBS:
+        a_rank_that_leaves_while_its_data_waits_has_left_and_is_not_lost,
         a_step_whose_data_has_no_way_fails_on_all_that_wait_for_it,
         atomic_operations_outlast_pairs_that_fail,
         atomic_operations_wait_for_their_pair,
