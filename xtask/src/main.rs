@@ -54,7 +54,9 @@ const TASKS: [Task; 11] = [
         name: "test",
         arguments: "[--full] [--install] [--skip-missing] [--only STAGE,...] [--list] \
                     [-- FILTER...]",
-        about: "run the tests in stages and print a table of them",
+        about: "run the tests in stages and print a table of them\n\
+                \x20     FILTER: a part of the names of tests of the stage; in the stage training\n\
+                \x20     [ENVIRONMENT/][RANKS/]NAME, such as tf-2.12/4/job_data or tf-2.12/",
         run: test::run,
     },
     Task {

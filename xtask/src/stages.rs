@@ -204,7 +204,10 @@ pub(crate) const STAGES: [Stage; 37] = [
             Tool::Kill,
             Tool::Dpkg,
         ],
-        |context| built().and_then(|()| training::stage(context)),
+        |context| {
+            let filters = training::filters(context)?;
+            built().and_then(|()| training::stage(context, filters))
+        },
         "the Python package: wheel, unit tests, jobs of several ranks with TensorFlow, examples",
     ),
     stage(

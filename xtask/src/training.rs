@@ -3,7 +3,9 @@
 //!
 //! A test is found by its name: `python/tests/unit/test_*.py` are unit tests, which need no
 //! TensorFlow; `python/tests/jobs/job_*.py` hold cases that run on any number of ranks, all in one
-//! process; `python/examples/*.py` take `--quick`.
+//! process; `python/examples/*.py` take `--quick`. Words behind `--` choose: see `filter.rs`.
+
+mod filter;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +15,7 @@ use crate::process::{self, End, guarded};
 use crate::result::Result;
 use crate::suite::{Context, Count, cargo_test, result_line};
 use crate::{python, sshd, wheel, workspace};
+use filter::Filter;
 
 /// An environment to test in.
 struct Environment {
@@ -111,18 +114,25 @@ const EXAMPLE_RANKS: usize = 2;
 /// The stage, and what it has found so far.
 struct Training<'a> {
     context: &'a Context,
+    filters: Vec<Filter>,
     wheel: PathBuf,
     count: Count,
 }
 
-pub(crate) fn stage(context: &Context) -> Result<Count> {
+/// What the command line chooses; asked before anything is built.
+pub(crate) fn filters(context: &Context) -> Result<Vec<Filter>> {
+    let names = ENVIRONMENTS.each_ref().map(|environment| environment.name);
+    context.filters.iter().map(|word| Filter::parse(word, &names)).collect()
+}
+
+pub(crate) fn stage(context: &Context, filters: Vec<Filter>) -> Result<Count> {
     let begin = Instant::now();
     let interpreter = python::find(ENVIRONMENTS[0].versions)?;
     let wheel = wheel::build(&interpreter, &workspace::target().join("wheel"))?;
     note("the wheel", begin);
-    let mut training = Training { context, wheel, count: Count::default() };
+    let mut training = Training { context, filters, wheel, count: Count::default() };
     for (number, environment) in ENVIRONMENTS.iter().enumerate() {
-        if context.full || !environment.usual.is_empty() {
+        if training.is_chosen(environment) {
             training.test(environment, number == 0)?;
         }
     }
@@ -144,56 +154,123 @@ impl Training<'_> {
         let directory = python::environment(environment.name, &interpreter, environment.packages)?;
         self.install(&directory)?;
         note(&format!("{}: environment", environment.name), begin);
+        self.declarations(environment, &directory)?;
         if first {
-            self.unit_tests(&directory, None)?;
+            self.unit_tests(environment, &directory, None)?;
         }
         let all = workspace::root().join("python/tests/jobs/all_jobs.py");
         for (ranks, names) in self.jobs(environment)? {
             // In one process: importing TensorFlow takes longer than many cases.
             self.job(environment, &directory, ranks, &all, &names)?;
         }
-        if first {
-            if self.context.full {
-                self.unit_tests(&directory, Some("--failures"))?;
-            }
+        if first && self.context.full {
+            self.unit_tests(environment, &directory, Some("--failures"))?;
             self.bench(&directory)?;
-            let mut examples = self.chosen("python/examples", "")?;
-            examples.retain(|example| self.context.full || stem(example) == USUAL_EXAMPLE);
-            for example in examples {
-                self.job(environment, &directory, EXAMPLE_RANKS, &example, &[QUICK.to_owned()])?;
-            }
+        }
+        for (ranks, example) in self.examples(environment, first)? {
+            self.job(environment, &directory, ranks, &example, &[QUICK.to_owned()])?;
         }
         Ok(())
     }
 
-    /// Numbers of ranks and what they run: in the full tier, and by name, whole jobs.
-    fn jobs(&self, environment: &Environment) -> Result<Vec<(usize, Vec<String>)>> {
-        let chosen: Vec<String> =
-            self.chosen("python/tests/jobs", "job_")?.iter().map(|job| stem(job)).collect();
-        if chosen.is_empty() {
-            return Ok(Vec::new());
-        }
-        if self.context.full {
-            let all = environment.full_ranks.iter();
-            return Ok(all.map(|ranks| (*ranks, chosen.clone())).collect());
-        }
-        let named = !self.context.filters.is_empty();
-        let usual = environment.usual.iter().map(|(ranks, names)| {
-            let names = names.iter().map(|name| (*name).to_owned());
-            (*ranks, if named { chosen.clone() } else { names.collect() })
-        });
-        Ok(usual.collect())
+    /// Whether an environment is of the tier.
+    fn is_of_tier(&self, environment: &Environment) -> bool {
+        self.context.full || !environment.usual.is_empty()
     }
 
-    /// Programs of a folder whose names begin so, those that the command line chooses.
-    fn chosen(&self, folder: &str, beginning: &str) -> Result<Vec<PathBuf>> {
-        let filters = &self.context.filters;
-        let mut files = programs(folder, beginning)?;
-        files.retain(|file| {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            filters.is_empty() || filters.iter().any(|filter| name.contains(filter.as_str()))
+    /// Whether anything is to run in an environment.
+    fn is_chosen(&self, environment: &Environment) -> bool {
+        match self.filters[..] {
+            [] => self.is_of_tier(environment),
+            _ => !self.filters_of(environment).is_empty(),
+        }
+    }
+
+    /// The filters that choose of an environment. Those that name it do so in any tier.
+    fn filters_of(&self, environment: &Environment) -> Vec<&Filter> {
+        let filters = self.filters.iter();
+        let taken = filters.filter(|filter| match &filter.environment {
+            Some(name) => name == environment.name,
+            None => self.is_of_tier(environment),
         });
-        Ok(files)
+        taken.collect()
+    }
+
+    /// Numbers of ranks and what they run, of the tier; an environment of the full tier runs that.
+    fn of_tier(&self, environment: &Environment, all: &[String]) -> Vec<(usize, Vec<String>)> {
+        if self.context.full || environment.usual.is_empty() {
+            return environment.full_ranks.iter().map(|ranks| (*ranks, all.to_vec())).collect();
+        }
+        let usual = environment.usual.iter();
+        usual
+            .map(|(ranks, names)| (*ranks, names.iter().map(|name| (*name).to_owned()).collect()))
+            .collect()
+    }
+
+    /// Numbers of ranks and what they run: jobs, or cases as `JOB.CASE`.
+    fn jobs(&self, environment: &Environment) -> Result<Vec<(usize, Vec<String>)>> {
+        let jobs: Vec<String> =
+            programs("python/tests/jobs", "job_")?.iter().map(|job| stem(job)).collect();
+        let table = self.of_tier(environment, &jobs);
+        if self.filters.is_empty() {
+            return Ok(table);
+        }
+        let mut chosen: Vec<(usize, Vec<String>)> = Vec::new();
+        for filter in self.filters_of(environment) {
+            let of_table = table.iter().map(|(ranks, _)| *ranks);
+            for ranks in filter.ranks.map_or_else(|| of_table.collect(), |ranks| vec![ranks]) {
+                let usual = table.iter().find(|(number, _)| *number == ranks);
+                let names = match usual {
+                    Some((_, names)) if filter.name.is_empty() => names.clone(),
+                    _ => jobs.iter().filter_map(|job| filter.of_job(job)).collect(),
+                };
+                match chosen.iter_mut().find(|(number, _)| *number == ranks) {
+                    Some((_, others)) => others.extend(names),
+                    None => chosen.push((ranks, names)),
+                }
+            }
+        }
+        chosen.retain(|(_, names)| !names.is_empty());
+        Ok(chosen)
+    }
+
+    /// Examples and their numbers of ranks. Where none is named they run in the first environment.
+    fn examples(&self, environment: &Environment, first: bool) -> Result<Vec<(usize, PathBuf)>> {
+        let examples = programs("python/examples", "")?;
+        let of_tier =
+            |example: &Path| first && (self.context.full || stem(example) == USUAL_EXAMPLE);
+        let mut chosen = Vec::new();
+        for example in examples {
+            if self.filters.is_empty() {
+                chosen.extend(of_tier(&example).then_some((EXAMPLE_RANKS, example)));
+                continue;
+            }
+            let filters = self.filters_of(environment).into_iter();
+            let mut taking = filters.filter(|filter| match filter.name.as_str() {
+                "" => of_tier(&example),
+                name => {
+                    (first || filter.environment.is_some())
+                        && (stem(&example) + ".py").contains(name)
+                }
+            });
+            let ranks = taking.next().map(|filter| filter.ranks.unwrap_or(EXAMPLE_RANKS));
+            chosen.extend(ranks.map(|ranks| (ranks, example)));
+        }
+        Ok(chosen)
+    }
+
+    /// Our declarations of TensorFlow's C API beside its own headers.
+    fn declarations(&mut self, environment: &Environment, directory: &Path) -> Result<()> {
+        let filters = self.filters_of(environment);
+        if !self.filters.is_empty() && !filters.iter().any(|filter| filter.takes("declarations")) {
+            return Ok(());
+        }
+        let mut check = Command::new("sh");
+        check.arg(workspace::root().join("tarantella-tf/check_declarations.sh"));
+        check.arg(directory.join("bin/python"));
+        let end = guarded(&mut check, self.context.limit, |_| {})?;
+        self.take(&format!("{}, declarations", environment.name), end, Count::ONE);
+        Ok(())
     }
 
     fn install(&self, directory: &Path) -> Result<()> {
@@ -202,11 +279,26 @@ impl Training<'_> {
     }
 
     /// Unit tests, or those of jobs that fail.
-    fn unit_tests(&mut self, directory: &Path, which: Option<&str>) -> Result<()> {
+    fn unit_tests(
+        &mut self,
+        environment: &Environment,
+        directory: &Path,
+        which: Option<&str>,
+    ) -> Result<()> {
+        // The runner knows the names; a filter with ranks is for jobs.
+        let filters = self.filters_of(environment).into_iter();
+        let names = filters.filter(|filter| filter.ranks.is_none()).map(|filter| &filter.name);
+        let mut names: Vec<&String> = names.collect();
+        if names.is_empty() && !self.filters.is_empty() {
+            return Ok(());
+        }
+        if names.iter().any(|name| name.is_empty()) {
+            names.clear();
+        }
         let (mut runner, tools) =
             (Command::new(directory.join("bin/python")), directory.join("bin"));
         runner.arg(workspace::root().join("python/tests/run_unit.py")).args(which);
-        runner.args(&self.context.filters).env("CUDA_VISIBLE_DEVICES", "-1");
+        runner.args(names).env("CUDA_VISIBLE_DEVICES", "-1");
         runner.env("GASPI_TOOLS", &tools).env("GASPI_RUN", tools.join("gaspi_run"));
         let mut found = Count::default();
         let end = guarded(&mut runner, self.context.limit, |line| {
@@ -257,7 +349,7 @@ impl Training<'_> {
     fn take(&mut self, what: &str, end: End, found: Count) {
         self.count = self.count + found;
         let reason = match end {
-            End::Success if found.passed > 0 || !self.context.filters.is_empty() => return,
+            End::Success if found.passed > 0 || !self.filters.is_empty() => return,
             End::Success => "it ran no test".to_owned(),
             End::Failure(reason) => reason,
         };
@@ -269,7 +361,7 @@ impl Training<'_> {
 
     /// An example on two hosts, as namespaces with ssh servers.
     fn hosts(&mut self) -> Result<()> {
-        if !self.context.filters.is_empty() {
+        if !self.filters.is_empty() {
             return Ok(());
         }
         let begin = Instant::now();
@@ -286,9 +378,9 @@ impl Training<'_> {
         Ok(())
     }
 
-    /// The comparison with plain Keras, shortly; in the full tier.
+    /// The comparison with plain Keras, shortly.
     fn bench(&mut self, directory: &Path) -> Result<()> {
-        if !self.context.full || !self.context.filters.is_empty() {
+        if !self.filters.is_empty() {
             return Ok(());
         }
         let scratch = workspace::scratch_of_process("training")?;
@@ -303,7 +395,7 @@ impl Training<'_> {
 
     /// The wheel in fresh environments without TensorFlow: import, ranks, the command, the tools.
     fn installs(&mut self) -> Result<()> {
-        if !self.context.filters.is_empty() {
+        if !self.filters.is_empty() {
             return Ok(());
         }
         let versions = if self.context.full { &PYTHONS[..] } else { &PYTHONS[..1] };

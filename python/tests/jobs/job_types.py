@@ -1,4 +1,6 @@
-"""Types of gradients, and sparse ones, on all ranks against plain Keras."""
+"""Types of gradients, and sparse ones, on all ranks against plain Keras; what the operators are
+registered with.
+"""
 
 from typing import Any, Callable
 
@@ -18,6 +20,8 @@ from cases import (
     with_weights,
 )
 from job_training import against_plain, numbers, perceptron, sgd
+from tarantella.keras import operators
+from tensorflow.python.framework import kernels, op_def_registry
 
 
 def _embedding(words: int) -> Callable[[], Any]:
@@ -140,6 +144,45 @@ def mixed_precision() -> None:
     finally:
         # None: what set_floatx says, as before.
         set_policy("float32" if KERAS3 else None)
+
+
+@case
+def every_argument_of_every_kernel_is_in_host_memory() -> None:
+    """As TensorFlow's registry has them. On a GPU an argument that is not would be an address of
+    the device, which operators cannot read. The registry lists kernels of devices that the machine
+    does not have.
+    """
+    operators.load()
+    found = [each for each in kernels.get_all_registered_kernels().kernel if _is_ours(each.op)]
+    names = {each.op for each in found}
+    assert names >= {"TarantellaStart", "TarantellaFinish", "TarantellaGather"}, names
+    for name in names:
+        about = op_def_registry.get(name)
+        arguments = sorted(each.name for each in [*about.input_arg, *about.output_arg])
+        types = [list(each.allowed_values.list.type) for each in about.attr if each.name == "T"]
+        # An operator without the attribute has one kernel for each device.
+        wanted = sorted(types[0]) if types else [None]
+        for device in ("CPU", "GPU"):
+            mine = [each for each in found if (each.op, each.device_type) == (name, device)]
+            served = [kind for each in mine for kind in _types(each)]
+            assert sorted(served) == wanted, (name, device, served)
+            for each in mine:
+                assert sorted(each.host_memory_arg) == arguments, (name, device, each)
+
+
+def _is_ours(name: str) -> bool:
+    return name.startswith("Tarantella")
+
+
+def _types(kernel: Any) -> Any:
+    """The types that a kernel serves, none for one without a type."""
+    kinds = [
+        kind
+        for each in kernel.constraint
+        if each.name == "T"
+        for kind in each.allowed_values.list.type
+    ]
+    return kinds or [None]
 
 
 if __name__ == "__main__":
