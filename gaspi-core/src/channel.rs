@@ -420,6 +420,17 @@ impl Channel {
     pub fn wait_for<T>(&self, deadline: Deadline, attempt: impl FnMut() -> Option<T>) -> Option<T> {
         self.inner.until(deadline, waiting_group(Call::Channel, self.group), attempt)
     }
+
+    /// The same for a thread of the library beside those of the program: it sleeps as soon as
+    /// nothing comes.
+    pub fn wait_in_background<T>(
+        &self,
+        deadline: Deadline,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        let waiter = self.inner.waiter.in_background();
+        self.inner.until_by(waiter, deadline, waiting_group(Call::Channel, self.group), attempt)
+    }
 }
 
 impl Drop for Channel {

@@ -79,19 +79,31 @@ impl Inner {
         &self,
         deadline: Deadline,
         waiting: Waiting,
+        attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        self.until_by(self.waiter, deadline, waiting, attempt)
+    }
+
+    /// The same for a thread that waits otherwise than this rank's callers do.
+    #[inline]
+    pub(crate) fn until_by<T>(
+        &self,
+        waiter: Waiter,
+        deadline: Deadline,
+        waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         if self.endpoints.remote {
-            return self.until_driving(deadline, waiting, attempt);
+            return self.until_driving(waiter, deadline, waiting, attempt);
         }
         if deadline == Deadline::Now {
             return attempt();
         }
-        if let Some(value) = self.waiter.poll_briefly(&mut attempt) {
+        if let Some(value) = waiter.poll_briefly(&mut attempt) {
             return Some(value);
         }
         let attempt = self.passing_on_ends(attempt);
-        let (found, waited) = self.waiter.until(&self.ranks.area, None, deadline, waiting, attempt);
+        let (found, waited) = waiter.until(&self.ranks.area, None, deadline, waiting, attempt);
         self.count_waiting(waiting.call, waited);
         found
     }
@@ -115,6 +127,7 @@ impl Inner {
     #[cold]
     fn until_driving<T>(
         &self,
+        waiter: Waiter,
         deadline: Deadline,
         waiting: Waiting,
         mut attempt: impl FnMut() -> Option<T>,
@@ -130,7 +143,7 @@ impl Inner {
         if deadline == Deadline::Now {
             return if self.arrivals().look_once() { attempt() } else { None };
         }
-        if let Some(value) = self.arrivals().poll_briefly(self.waiter, &mut attempt) {
+        if let Some(value) = self.arrivals().poll_briefly(waiter, &mut attempt) {
             return Some(value);
         }
         let found = {
@@ -138,8 +151,8 @@ impl Inner {
             let sockets: &dyn Sockets = &arrivals;
             let attempt = self.passing_on_ends(attempt);
             let (found, waited) =
-                self.waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
-            if self.waiter.was_brief(waited) {
+                waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
+            if waiter.was_brief(waited) {
                 self.endpoints.stream.polling.note_brief();
             }
             self.count_waiting(waiting.call, waited);

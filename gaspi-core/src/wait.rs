@@ -136,17 +136,24 @@ impl Call {
 pub(crate) struct Waiter {
     spin: bool,
     on_sockets: bool,
+    background: bool,
 }
 
 impl Waiter {
     /// `cores` usable by the `ranks` of this machine.
     pub(crate) fn new(ranks: u32, cores: u32) -> Waiter {
-        Waiter { spin: ranks <= cores, on_sockets: false }
+        Waiter { spin: ranks <= cores, on_sockets: false, background: false }
     }
 
     /// The same for a rank that may also wait for ranks of other nodes.
     pub(crate) fn on_sockets(self, on_sockets: bool) -> Waiter {
         Waiter { on_sockets, ..self }
+    }
+
+    /// The same for a thread of the library, which takes no time of a core from the program while it
+    /// waits.
+    pub(crate) fn in_background(self) -> Waiter {
+        Waiter { spin: false, background: true, ..self }
     }
 
     /// Whether whoever waits has to look after the sockets.
@@ -247,7 +254,10 @@ impl Waiter {
         deadline: Deadline,
         attempt: &mut impl FnMut() -> Option<T>,
     ) -> (Option<T>, Duration) {
-        let mut spin = Spin::new(self.spin, sockets.is_some());
+        let mut spin = match self.background {
+            true => Spin::in_background(sockets.is_some()),
+            false => Spin::new(self.spin, sockets.is_some()),
+        };
         loop {
             let mut busy = false;
             for _ in 0..spin.looks() {
@@ -397,7 +407,7 @@ mod tests {
         let (tell, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let deadline = Deadline::Never.at_most(limit);
-            let waiter = Waiter { spin: true, on_sockets: false };
+            let waiter = Waiter { spin: true, on_sockets: false, background: false };
             let found = waiter.until(&area, Some(&Busy), deadline, waiting, || None::<()>);
             // Nobody listens if it took too long.
             let _ = tell.send(found);

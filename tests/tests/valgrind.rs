@@ -10,10 +10,12 @@ use gaspi_tests::{Product, Program, Result, is_full, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
 /// Each chapter is there; cycles, threads and the like would take minutes.
-const QUICK: [&str; 12] = [
+const QUICK: [&str; 14] = [
     "coll_user",
     "errors",
     "environment",
+    "fusion",
+    "fusion_clients",
     "groups",
     "notifications",
     "onesided",

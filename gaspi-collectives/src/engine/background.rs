@@ -99,7 +99,7 @@ impl Shared {
                 looked = Instant::now();
             }
             let limit = Deadline::Never.at_most(BACKGROUND_LIMIT);
-            let ended = executor.channel.wait_for(limit, || {
+            let ended = executor.channel.wait_in_background(limit, || {
                 self.progress(Driver::Background, |executor| executor.has_background());
                 let other_work =
                     self.has_ends.load(Ordering::Relaxed) || self.ending.load(Ordering::Acquire);

@@ -44,13 +44,21 @@ pub(crate) struct Spin {
     own_core: bool,
     /// Whether each look is at sockets too.
     on_sockets: bool,
+    /// Whether it sleeps as soon as nothing comes.
+    at_once: bool,
     /// When something came last, since the begin.
     busy_at: Duration,
 }
 
 impl Spin {
     pub(crate) fn new(own_core: bool, on_sockets: bool) -> Spin {
-        Spin { own_core, on_sockets, busy_at: Duration::ZERO }
+        Spin { own_core, on_sockets, at_once: false, busy_at: Duration::ZERO }
+    }
+
+    /// For a thread that nobody waits for, beside others that compute: it sleeps as soon as nothing
+    /// comes.
+    pub(crate) fn in_background(on_sockets: bool) -> Spin {
+        Spin { at_once: true, ..Spin::new(false, on_sockets) }
     }
 
     /// How often to look before the clock is read again.
@@ -68,6 +76,9 @@ impl Spin {
             // It may be what is waited for, and more may follow: look at that first.
             self.busy_at = now;
             return Next::Look;
+        }
+        if self.at_once {
+            return Next::Sleep;
         }
         let waited = now.saturating_sub(self.busy_at);
         if waited >= if self.own_core { SPIN_AND_YIELD } else { YIELD } {
@@ -118,6 +129,14 @@ mod tests {
         let waits = waits(false, true);
         assert_eq!((count(&waits, Next::Look), count(&waits, Next::Yield)), (0, 100));
         assert!(waits[100..].iter().all(|next| *next == Next::Sleep));
+    }
+
+    #[test]
+    fn in_the_background_it_sleeps_unless_something_comes() {
+        let mut spin = Spin::in_background(true);
+        assert_eq!(spin.looks(), 1);
+        assert_eq!(spin.after_looks(Duration::ZERO, true), Next::Look);
+        assert_eq!(spin.after_looks(MICRO, false), Next::Sleep);
     }
 
     #[test]

@@ -18,9 +18,12 @@ fn a_step_stands_beside_one_allreduce() -> Result<()> {
         let options = ["--order", order, "--transport", transport, "--check"];
         let rows = rows(ranks, &[&LENET[..], &FEW, &options].concat())?;
         let variants: Vec<_> = rows.iter().map(|row| row["variant"].as_str()).collect();
-        let expected = ["set-up", "in place", "private, lent", "CPU, in place"];
+        let expected = ["set-up", "in place", "private, lent", "CPU, in place", "memory touched"];
         assert_eq!(variants, expected.map(Some), "{ranks} ranks, {order}, {transport}");
-        for row in &rows {
+        let (memory, rows) = rows.split_last().expect("rows");
+        let touched = number(memory, "resident_bytes")?;
+        demand(touched >= LENET_BYTES as f64, "memory of all tensors", memory)?;
+        for row in rows {
             demand(row["errors"] == 0, "no error", row)?;
             demand(number(row, "p50_us")? > 0.0, "a time", row)?;
         }
@@ -47,6 +50,17 @@ fn what_is_left_behind_the_last_submit_is_exposed() -> Result<()> {
     let (whole, exposed) = (of("with computing").expect("a row"), of("exposed").expect("a row"));
     demand(number(whole, "p50_us")? >= 2000.0, "as long as computing", whole)?;
     demand(number(exposed, "p50_us")? < number(whole, "p50_us")?, "a part", exposed)
+}
+
+#[test]
+fn values_may_travel_in_16_bits() -> Result<()> {
+    for (wire, variant) in [("bf16", "wire bf16"), ("f16", "wire f16")] {
+        let rows = rows(2, &[&LENET[..], &FEW, &["--wire", wire, "--check"]].concat())?;
+        let row = rows.iter().find(|row| row["variant"] == variant).expect("a row");
+        demand(row["errors"] == 0, "no error", row)?;
+        demand(number(row, "of_limit")? > 0.0, "a limit", row)?;
+    }
+    Ok(())
 }
 
 #[test]

@@ -40,7 +40,7 @@ const IPV4: Naming = |host| host.ipv4().to_string();
 const IPV6: Naming = |host| host.ipv6().to_string();
 
 /// How the ranks of a job are started.
-struct Start<'a> {
+pub(crate) struct Start<'a> {
     hosts: &'a Hosts,
     /// The host of each rank.
     places: &'a [usize],
@@ -51,7 +51,7 @@ struct Start<'a> {
 }
 
 impl<'a> Start<'a> {
-    fn new(
+    pub(crate) fn new(
         hosts: &'a Hosts,
         places: &'a [usize],
         program: PathBuf,
@@ -92,7 +92,7 @@ impl<'a> Start<'a> {
         job.on(&self.hosts[place])
     }
 
-    fn start(&self) -> Result<ByHand> {
+    pub(crate) fn start(&self) -> Result<ByHand> {
         let machine_file = self.machine_file()?;
         let ranks = 0..self.places.len();
         let ranks: Result<Vec<Running>> =
@@ -102,14 +102,14 @@ impl<'a> Start<'a> {
 }
 
 /// The ranks of a job.
-struct ByHand {
+pub(crate) struct ByHand {
     ranks: Vec<Running>,
     _machine_file: TempPath,
 }
 
 impl ByHand {
     /// Waits for all ranks.
-    fn wait(self) -> Result<Vec<Outcome>> {
+    pub(crate) fn wait(self) -> Result<Vec<Outcome>> {
         self.ranks.into_iter().map(Running::wait).collect()
     }
 

@@ -6,6 +6,7 @@ mod faults;
 mod harness;
 mod job;
 mod launched;
+mod links;
 mod meeting;
 mod tarantella;
 
@@ -50,6 +51,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(called_back::trials());
     trials.extend(faults::trials());
     trials.extend(tarantella::trials());
+    trials.extend(links::trials());
     let is_for_full = |name: &str| ONLY_IN_FULL.iter().any(|part| name.contains(part));
     trials.retain(|trial| is_full() || !is_for_full(trial.name()));
     trials

@@ -356,6 +356,19 @@ pub(crate) struct FusedStep {
     /// A bucket grows while it has fewer bytes
     #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = threshold)]
     pub(crate) threshold: usize,
+
+    /// Also a step whose values travel as this type, beside one whose values travel as f32
+    #[arg(long, value_enum)]
+    pub(crate) wire: Option<Wire>,
+}
+
+/// A choice for `--wire`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Wire {
+    /// IEEE 754 of 16 bits
+    F16,
+    /// The upper half of an f32
+    Bf16,
 }
 
 /// A choice for `--order`.

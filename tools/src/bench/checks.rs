@@ -4,7 +4,7 @@
 use crate::arguments::{Paired, Sizes, Test};
 use crate::failure::{Failure, Result};
 use crate::standard_collectives::{self, DOUBLE};
-use crate::{data_collectives, fused, passive};
+use crate::{data_collectives, passive, tensors};
 
 /// passive_transfer_size_max.
 const PASSIVE_MAX: usize = 65_535;
@@ -49,7 +49,7 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
             })
         }
         Test::Limits(sizes) => check_series(sizes),
-        Test::Fusion(step) => fused::counts(&step.tensors).map(drop),
+        Test::Fusion(step) => tensors::counts(&step.tensors).map(drop),
         Test::Barrier(_) | Test::Init(_) | Test::All(_) => Ok(()),
         _ => data_collectives::check(test, ranks),
     }

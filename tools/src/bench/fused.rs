@@ -4,101 +4,41 @@
 //! them all, then waits for each. With computing, the ranks spin between the submits as a backward
 //! pass would, and what is left behind the last submit is the exposed part.
 
-use crate::arguments::{FusedStep, Plain, TensorOrder};
+use crate::arguments::{FusedStep, Plain, TensorOrder, Wire};
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, Segment, micros};
 use crate::library::{Fusions, Options, Tensor, TensorOptions};
 use crate::links;
 use crate::measure::{Batch, Lane, Measured, Schedule, interleave, run_together, timed};
+use crate::memory::PAGE;
 use crate::pair::SEGMENT;
 use crate::report::{Layout, Report};
+use crate::resident;
 use crate::row::{Carried, Row};
 use crate::samples::Samples;
 use crate::system::cpu_time;
+use crate::tensors;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
 const GROUP_ALL: u8 = 0;
+const TYPE_F16: u32 = 32;
+const TYPE_BF16: u32 = 33;
 const TYPE_F32: u32 = 34;
 const OP_AVERAGE: u64 = 23;
 const FLOAT: usize = size_of::<f32>();
 /// How often a fused buffer is made for the row that says how long that takes.
 const SET_UPS: usize = 7;
+/// Steps behind which the memory that they have touched is read.
+const TOUCHING: u32 = 3;
+/// What they may touch, in terms of the bytes of all tensors, and a page for each bucket.
+const MOST_SHM: f64 = 1.25;
+const MOST_TCP: f64 = 2.5;
 /// Steps whose messages and copies are counted.
 const COUNTED: u32 = 5;
 /// The library's counters of those.
 const COUNTERS: [&str; 2] = ["NumberOfCollectiveMessages", "BytesCopiedByCollectives"];
-
-/// Elements of the tensors of a model, in the order of its layers.
-fn resnet50() -> Vec<usize> {
-    let mut counts = Vec::new();
-    let mut convolution = |size: usize, from: usize, to: usize| {
-        counts.extend([size * size * from * to, to, to]);
-    };
-    convolution(7, 3, 64);
-    let mut from = 64;
-    for (blocks, width) in [(3, 64), (4, 128), (6, 256), (3, 512)] {
-        for block in 0..blocks {
-            convolution(1, from, width);
-            convolution(3, width, width);
-            convolution(1, width, 4 * width);
-            if block == 0 {
-                convolution(1, from, 4 * width);
-            }
-            from = 4 * width;
-        }
-    }
-    counts.extend([2048 * 1000, 1000]);
-    counts
-}
-
-/// The base model with twelve layers.
-fn transformer() -> Vec<usize> {
-    const WIDTH: usize = 768;
-    let mut counts = vec![30_522 * WIDTH, 512 * WIDTH, 2 * WIDTH, WIDTH, WIDTH];
-    for _ in 0..12 {
-        counts.extend([WIDTH * WIDTH, WIDTH].repeat(4));
-        counts.extend([WIDTH, WIDTH, 4 * WIDTH * WIDTH, 4 * WIDTH]);
-        counts.extend([4 * WIDTH * WIDTH, WIDTH, WIDTH, WIDTH]);
-    }
-    counts
-}
-
-/// The tensors that `--tensors` names: a model, `N x ELEMENTS`, or a file of numbers of elements.
-pub(crate) fn counts(name: &str) -> Result<Vec<usize>> {
-    let counts = match name {
-        "resnet50" => resnet50(),
-        "lenet" => vec![150, 6, 2400, 16, 48_000, 120, 10_080, 84, 840, 10],
-        "deep" => [4900, 70].repeat(41),
-        "transformer" => transformer(),
-        other => match other.split_once('x').map(|(n, count)| (n.parse(), count.parse())) {
-            Some((Ok(number), Ok(count))) => vec![count; number],
-            _ => from_file(other)?,
-        },
-    };
-    let all = counts.iter().try_fold(0usize, |all, count| all.checked_add(*count));
-    if all.is_none_or(|all| all == 0 || all > 1 << 32) || counts.contains(&0) {
-        return Err(Failure::usage(format!(
-            "--tensors {name}: tensors have at least one element, and all together up to 2^32"
-        )));
-    }
-    Ok(counts)
-}
-
-fn from_file(path: &str) -> Result<Vec<usize>> {
-    let text = std::fs::read_to_string(path).map_err(|error| {
-        Failure::usage(format!(
-            "--tensors {path}: neither resnet50, lenet, deep or transformer, nor NxELEMENTS, nor a \
-             file: {error}"
-        ))
-    })?;
-    let number = |word: &str| {
-        let reason = || format!("--tensors {path}: `{word}` is no number of elements");
-        word.parse().map_err(|_| Failure::usage(reason()))
-    };
-    text.split_whitespace().map(number).collect()
-}
 
 /// A fused buffer, and the gradients of this rank.
 struct Gradients<'a> {
@@ -112,6 +52,36 @@ struct Gradients<'a> {
     order: TensorOrder,
     steps: Cell<u64>,
     compute: Duration,
+    /// By how much an element may differ from the mean, in terms of it.
+    tolerance: f32,
+}
+
+/// How values travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Travel {
+    AsTheyAre,
+    As(Wire),
+}
+
+impl Travel {
+    /// As the library counts types; 0 is none.
+    fn number(self) -> u32 {
+        match self {
+            Travel::AsTheyAre => 0,
+            Travel::As(Wire::F16) => TYPE_F16,
+            Travel::As(Wire::Bf16) => TYPE_BF16,
+        }
+    }
+
+    /// What rounding on the way may come to, in terms of the sum of so many ranks.
+    fn tolerance(self, ranks: usize) -> f32 {
+        let digits = match self {
+            Travel::AsTheyAre => return 1e-6,
+            Travel::As(Wire::F16) => 11,
+            Travel::As(Wire::Bf16) => 8,
+        };
+        ranks as f32 / (1 << digits) as f32
+    }
 }
 
 impl<'a> Gradients<'a> {
@@ -120,10 +90,12 @@ impl<'a> Gradients<'a> {
         procedures: Fusions,
         counts: &[usize],
         step: &FusedStep,
+        travel: Travel,
     ) -> Result<u64> {
         let tensors: Vec<Tensor> =
             counts.iter().map(|count| Tensor::of(*count, TYPE_F32)).collect();
-        let options = TensorOptions::of(OP_AVERAGE, step.threshold as u64, !step.no_background);
+        let (threshold, background) = (step.threshold as u64, !step.no_background);
+        let options = TensorOptions::of(OP_AVERAGE, threshold, background, travel.number());
         let mut fusion = 0;
         // SAFETY: as many tensors as it says.
         let status = unsafe {
@@ -145,8 +117,9 @@ impl<'a> Gradients<'a> {
         procedures: Fusions,
         counts: &'a [usize],
         step: &FusedStep,
+        travel: Travel,
     ) -> Result<Gradients<'a>> {
-        let fusion = Gradients::create(job, procedures, counts, step)?;
+        let fusion = Gradients::create(job, procedures, counts, step, travel)?;
         let mut places = Vec::with_capacity(counts.len());
         for tensor in 0..counts.len() {
             let mut place = std::ptr::null_mut::<c_void>();
@@ -155,13 +128,31 @@ impl<'a> Gradients<'a> {
             job.call("gaspi_fusion_tensor_ptr", status)?;
             places.push(place.cast::<f32>());
         }
-        let private = RefCell::new(counts.iter().map(|count| vec![1.0; *count]).collect());
+        let private = RefCell::default();
+        let tolerance = travel.tolerance(job.ranks);
         let (order, compute) = (step.order, Duration::from_micros(step.compute.into()));
         let steps = Cell::new(0);
-        let gradients =
-            Gradients { job, procedures, fusion, counts, places, private, order, steps, compute };
+        let gradients = Gradients {
+            job,
+            procedures,
+            fusion,
+            counts,
+            places,
+            private,
+            order,
+            steps,
+            compute,
+            tolerance,
+        };
         gradients.fill();
         Ok(gradients)
+    }
+
+    /// The same with gradients in memory of the program as well.
+    fn with_private(self) -> Gradients<'a> {
+        self.private.replace(self.counts.iter().map(|count| vec![1.0; *count]).collect());
+        self.fill();
+        self
     }
 
     /// Whole numbers that differ by rank and tensor.
@@ -176,7 +167,9 @@ impl<'a> Gradients<'a> {
                 // SAFETY: inside of the tensor's place, which has been waited for.
                 unsafe { self.places[tensor].add(index).write(value) };
             }
-            self.private.borrow_mut()[tensor].fill(value);
+            if let Some(private) = self.private.borrow_mut().get_mut(tensor) {
+                private.fill(value);
+            }
         }
     }
 
@@ -249,10 +242,12 @@ impl<'a> Gradients<'a> {
     /// Elements of a step that are wrong.
     fn wrong(&self) -> Result<u64> {
         let mut wrong = 0;
-        for lent in [false, true] {
+        let forms: &[bool] =
+            if self.private.borrow().is_empty() { &[false] } else { &[false, true] };
+        for lent in forms {
             self.fill();
             self.job.barrier()?;
-            if lent {
+            if *lent {
                 self.step_lent()?
             } else {
                 self.step_in_place(Duration::ZERO).map(drop)?
@@ -263,7 +258,7 @@ impl<'a> Gradients<'a> {
                 let differs = |index: &usize| {
                     // SAFETY: inside of the tensor's place.
                     let found = unsafe { self.places[tensor].add(*index).read() };
-                    (found - mean).abs() > mean * 1e-6
+                    (found - mean).abs() > mean * self.tolerance
                 };
                 wrong += (0..*count).filter(differs).count() as u64;
             }
@@ -347,7 +342,7 @@ fn set_up(job: &Job, procedures: Fusions, counts: &[usize], step: &FusedStep) ->
         let mut made = 0;
         samples.extend(run_together(job, job.ranks, || {
             let begin = Instant::now();
-            made = Gradients::create(job, procedures, counts, step)?;
+            made = Gradients::create(job, procedures, counts, step, Travel::AsTheyAre)?;
             Ok(Some(micros(begin.elapsed())))
         })?);
         // SAFETY: no arguments but the number.
@@ -378,14 +373,75 @@ fn carried(job: &Job, bytes: usize, operation: impl Fn() -> Result<()>) -> Resul
     Ok(messages.zip(copied).map(all))
 }
 
+/// Memory that a fused buffer and some steps of it touch, on the rank that touches most; what ranks
+/// touch together is divided by their number. None where the kernel does not tell.
+fn touched(
+    job: &Job,
+    procedures: Fusions,
+    counts: &[usize],
+    step: &FusedStep,
+) -> Result<Option<Row>> {
+    job.barrier()?;
+    let before = resident::proportional();
+    let gradients = Gradients::new(job, procedures, counts, step, Travel::AsTheyAre)?;
+    (0..TOUCHING).try_for_each(|_| gradients.step_in_place(Duration::ZERO).map(drop))?;
+    job.barrier()?;
+    let grown = resident::proportional().zip(before).map(|(now, then)| now.saturating_sub(then));
+    let most = run_together(job, job.ranks, || Ok(grown.map(|bytes| bytes as f64)))?;
+    let mut buckets = 0;
+    // SAFETY: writes the number.
+    let status = unsafe { (procedures.buckets)(gradients.fusion, &raw mut buckets) };
+    job.call("gaspi_fusion_buckets", status)?;
+    gradients.free()?;
+    let bytes = counts.iter().sum::<usize>() * FLOAT;
+    let times = if job.links.transport == "shm" { MOST_SHM } else { MOST_TCP };
+    let goal = bytes as f64 * times + (buckets as usize * PAGE) as f64;
+    Ok(most.map(|most| {
+        let row = Row::new("fusion", "memory touched", Samples::default()).size(bytes);
+        Row { resident: Some(most as u64), ..row.limit("goal", goal) }
+    }))
+}
+
+/// A step whose values travel in 16 bits, beside one whose values travel as they are.
+fn narrow(
+    job: &Job,
+    procedures: Fusions,
+    counts: &[usize],
+    step: &FusedStep,
+    wire: Wire,
+) -> Result<Row> {
+    let bytes = counts.iter().sum::<usize>() * FLOAT;
+    let of = |travel| Gradients::new(job, procedures, counts, step, travel);
+    let (plain, narrow) = (of(Travel::AsTheyAre)?, of(Travel::As(wire))?);
+    let lane = |gradients: &Gradients<'_>, batch| {
+        timed(batch, || gradients.step_in_place(Duration::ZERO).map(drop)).map(Some)
+    };
+    let measured = {
+        let mut lanes =
+            [Lane::new(|batch| lane(&plain, batch)), Lane::new(|batch| lane(&narrow, batch))];
+        interleave(job, job.ranks, schedule(&step.plain, bytes), &mut lanes, |_| narrow.wrong())?
+    };
+    plain.free()?;
+    narrow.free()?;
+    let variant = match wire {
+        Wire::F16 => "wire f16",
+        Wire::Bf16 => "wire bf16",
+    };
+    let [as_it_is, narrow] = &measured.samples[..] else { unreachable!("two lanes") };
+    let row = Row::new("fusion", variant, narrow.clone()).size(bytes).errors(measured.errors);
+    Ok(row.limit("wire f32", as_it_is.median()))
+}
+
 pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()> {
     let procedures = job.extensions.fusions.ok_or_else(|| without(job, "gaspi_fusion_*"))?;
-    let counts = counts(&step.tensors)?;
+    let counts = tensors::counts(&step.tensors)?;
     let elements: usize = counts.iter().sum();
     let bytes = elements * FLOAT;
     let set_up = set_up(job, procedures, &counts, step)?;
+    let touched = touched(job, procedures, &counts, step)?;
     let segment = job.segment(SEGMENT, bytes)?;
-    let gradients = Gradients::new(job, procedures, &counts, step)?;
+    let gradients = Gradients::new(job, procedures, &counts, step, Travel::AsTheyAre)?;
+    let gradients = gradients.with_private();
     let cpu = [Cell::new(0.0), Cell::new(0.0)];
     let measured = {
         let (mut from, mut to) = (vec![1u8; bytes], vec![0u8; bytes]);
@@ -433,11 +489,18 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
     let steps = [carried(job, bytes, in_place)?, carried(job, bytes, || gradients.step_lent())?];
     let mut rows = vec![Row::new("fusion", "set-up", set_up)];
     rows.extend(rows_of(&measured, bytes, f64::from(step.compute), steps));
+    gradients.free()?;
+    segment.delete()?;
+    if let Some(wire) = step.wire {
+        rows.push(narrow(job, procedures, &counts, step, wire)?);
+    }
     if job.rank == 0 {
         rows.iter().try_for_each(|row| report.row(Layout::Step, row))?;
+        if let Some(touched) = touched {
+            report.row(Layout::Memory, &touched)?;
+        }
     }
-    gradients.free()?;
-    segment.delete()
+    Ok(())
 }
 
 /// What steps came to, beside what they are compared with.

@@ -209,7 +209,7 @@ pub(crate) struct TensorOptions {
 
 impl TensorOptions {
     /// Those of GASPI_FUSION_OPTIONS_INIT but for these.
-    pub(crate) fn of(op: u64, threshold: u64, background: bool) -> TensorOptions {
+    pub(crate) fn of(op: u64, threshold: u64, background: bool, wire: c_uint) -> TensorOptions {
         TensorOptions {
             size: size_of::<TensorOptions>(),
             op,
@@ -218,7 +218,7 @@ impl TensorOptions {
             algorithm: std::ptr::null(),
             order: 0,
             contributions: 1,
-            wire: 0,
+            wire,
             background: background.into(),
             mode: 0,
             reserved: 0,
@@ -237,6 +237,7 @@ procedures! {
     result: "gaspi_fusion_result" (u64, u64, *mut *const c_void, c_ulong);
     release: "gaspi_fusion_release" (u64, u64, *const c_void);
     tensor_ptr: "gaspi_fusion_tensor_ptr" (u64, u64, *mut *mut c_void);
+    buckets: "gaspi_fusion_buckets" (u64, *mut u64);
     free: "gaspi_fusion_free" (u64);
 }
 

@@ -53,6 +53,7 @@ mod sockets;
 mod standard_collectives;
 mod system;
 mod tcp_baseline;
+mod tensors;
 mod text;
 mod transport;
 mod verbs_baseline;

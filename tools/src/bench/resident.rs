@@ -23,9 +23,18 @@ pub(crate) fn now() -> [Option<u64>; 3] {
     PARTS.map(|(name, _)| own_memory(name))
 }
 
+/// Memory of this process now, with its share of what it has touched together with others.
+pub(crate) fn proportional() -> Option<u64> {
+    bytes_of_line("/proc/self/smaps_rollup", "Pss")
+}
+
 /// Bytes of a line of /proc/self/status, such as `VmRSS`.
 fn own_memory(name: &str) -> Option<u64> {
-    let text = fs::read_to_string("/proc/self/status").ok()?;
+    bytes_of_line("/proc/self/status", name)
+}
+
+fn bytes_of_line(file: &str, name: &str) -> Option<u64> {
+    let text = fs::read_to_string(file).ok()?;
     let line =
         text.lines().find(|line| line.strip_prefix(name).is_some_and(|l| l.starts_with(':')))?;
     let number = line.split_whitespace().nth(1)?.parse::<u64>().ok()?;
