@@ -52,8 +52,7 @@ struct Gradients<'a> {
     order: TensorOrder,
     steps: Cell<u64>,
     compute: Duration,
-    /// By how much an element may differ from the mean, in terms of it.
-    tolerance: f32,
+    travel: Travel,
 }
 
 /// How values travel.
@@ -129,7 +128,6 @@ impl<'a> Gradients<'a> {
             places.push(place.cast::<f32>());
         }
         let private = RefCell::default();
-        let tolerance = travel.tolerance(job.ranks);
         let (order, compute) = (step.order, Duration::from_micros(step.compute.into()));
         let steps = Cell::new(0);
         let gradients = Gradients {
@@ -142,7 +140,7 @@ impl<'a> Gradients<'a> {
             order,
             steps,
             compute,
-            tolerance,
+            travel,
         };
         gradients.fill();
         Ok(gradients)
@@ -163,7 +161,9 @@ impl<'a> Gradients<'a> {
     fn fill(&self) {
         for (tensor, count) in self.counts.iter().enumerate() {
             let value = Gradients::value(self.job.rank, tensor);
-            for index in 0..*count {
+            // Places of values that travel in 16 bits hold those.
+            let in_place = if self.travel == Travel::AsTheyAre { *count } else { 0 };
+            for index in 0..in_place {
                 // SAFETY: inside of the tensor's place, which has been waited for.
                 unsafe { self.places[tensor].add(index).write(value) };
             }
@@ -199,10 +199,11 @@ impl<'a> Gradients<'a> {
         self.job.call("gaspi_fusion_submit", status)
     }
 
-    fn wait(&self, tensor: usize) -> Result<()> {
-        // SAFETY: nothing is copied.
+    /// Waits for a tensor, and has its sum copied unless `result` is null.
+    fn wait(&self, tensor: usize, result: *mut f32) -> Result<()> {
+        // SAFETY: as many elements as the tensor has, or nothing is copied.
         let status = unsafe {
-            (self.procedures.wait)(self.fusion, tensor as u64, std::ptr::null_mut(), LIMIT_MS)
+            (self.procedures.wait)(self.fusion, tensor as u64, result.cast::<c_void>(), LIMIT_MS)
         };
         self.job.call("gaspi_fusion_wait", status)
     }
@@ -216,8 +217,36 @@ impl<'a> Gradients<'a> {
             self.submit(*tensor, self.places[*tensor])?;
         }
         let submitted = Instant::now();
-        (0..self.counts.len()).try_for_each(|tensor| self.wait(tensor))?;
+        (0..self.counts.len()).try_for_each(|tensor| self.wait(tensor, std::ptr::null_mut()))?;
         Ok(submitted)
+    }
+
+    /// All tensors from private memory, and their sums copied to where they came from.
+    fn step_copied(&self) -> Result<()> {
+        let mut private = self.private.borrow_mut();
+        for tensor in self.order() {
+            self.submit(tensor, private[tensor].as_ptr())?;
+        }
+        (0..self.counts.len())
+            .try_for_each(|tensor| self.wait(tensor, private[tensor].as_mut_ptr()))
+    }
+
+    /// Elements of such a step that are wrong.
+    fn wrong_of_copied(&self) -> Result<u64> {
+        self.fill();
+        self.step_copied()?;
+        let private = self.private.borrow();
+        let of_tensor = |(tensor, values): (usize, &Vec<f32>)| {
+            values.iter().filter(|found| self.differs(tensor, **found)).count() as u64
+        };
+        Ok(private.iter().enumerate().map(of_tensor).sum())
+    }
+
+    /// Whether an element differs from the mean of all ranks.
+    fn differs(&self, tensor: usize, found: f32) -> bool {
+        let all = (0..self.job.ranks).map(|rank| Gradients::value(rank, tensor));
+        let mean = all.sum::<f32>() / self.job.ranks as f32;
+        (found - mean).abs() > mean * self.travel.tolerance(self.job.ranks)
     }
 
     /// All tensors from private memory, and their sums lent.
@@ -242,23 +271,18 @@ impl<'a> Gradients<'a> {
     /// Elements of a step that are wrong.
     fn wrong(&self) -> Result<u64> {
         let mut wrong = 0;
-        let forms: &[bool] =
-            if self.private.borrow().is_empty() { &[false] } else { &[false, true] };
-        for lent in forms {
+        for lent in [false, true] {
             self.fill();
             self.job.barrier()?;
-            if *lent {
+            if lent {
                 self.step_lent()?
             } else {
                 self.step_in_place(Duration::ZERO).map(drop)?
             }
             for (tensor, count) in self.counts.iter().enumerate() {
-                let all = (0..self.job.ranks).map(|rank| Gradients::value(rank, tensor));
-                let mean = all.sum::<f32>() / self.job.ranks as f32;
                 let differs = |index: &usize| {
                     // SAFETY: inside of the tensor's place.
-                    let found = unsafe { self.places[tensor].add(*index).read() };
-                    (found - mean).abs() > mean * self.tolerance
+                    self.differs(tensor, unsafe { self.places[tensor].add(*index).read() })
                 };
                 wrong += (0..*count).filter(differs).count() as u64;
             }
@@ -411,15 +435,17 @@ fn narrow(
     wire: Wire,
 ) -> Result<Row> {
     let bytes = counts.iter().sum::<usize>() * FLOAT;
-    let of = |travel| Gradients::new(job, procedures, counts, step, travel);
+    let of =
+        |travel| Gradients::new(job, procedures, counts, step, travel).map(Gradients::with_private);
     let (plain, narrow) = (of(Travel::AsTheyAre)?, of(Travel::As(wire))?);
-    let lane = |gradients: &Gradients<'_>, batch| {
-        timed(batch, || gradients.step_in_place(Duration::ZERO).map(drop)).map(Some)
-    };
+    let lane =
+        |gradients: &Gradients<'_>, batch| timed(batch, || gradients.step_copied()).map(Some);
     let measured = {
         let mut lanes =
             [Lane::new(|batch| lane(&plain, batch)), Lane::new(|batch| lane(&narrow, batch))];
-        interleave(job, job.ranks, schedule(&step.plain, bytes), &mut lanes, |_| narrow.wrong())?
+        interleave(job, job.ranks, schedule(&step.plain, bytes), &mut lanes, |_| {
+            narrow.wrong_of_copied()
+        })?
     };
     plain.free()?;
     narrow.free()?;
@@ -437,8 +463,9 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
     let counts = tensors::counts(&step.tensors)?;
     let elements: usize = counts.iter().sum();
     let bytes = elements * FLOAT;
-    let set_up = set_up(job, procedures, &counts, step)?;
+    // First, since memory that was touched before is used again.
     let touched = touched(job, procedures, &counts, step)?;
+    let set_up = set_up(job, procedures, &counts, step)?;
     let segment = job.segment(SEGMENT, bytes)?;
     let gradients = Gradients::new(job, procedures, &counts, step, Travel::AsTheyAre)?;
     let gradients = gradients.with_private();
