@@ -48,7 +48,8 @@ impl Leases {
         let around = leases.range(..=offset).next_back();
         around.is_some_and(|(_, lease)| {
             let takes = lease.takes_data || size == 0;
-            takes && lease.number == number && offset.saturating_add(size) <= lease.end
+            let inside = offset < lease.end && offset.saturating_add(size) <= lease.end;
+            takes && lease.number == number && inside
         })
     }
 }
