@@ -1,7 +1,8 @@
 //! Abort notices: a few words of each member to all others, of which the latest counts.
 //!
 //! A member tells those of its node, and all others if these are few. Of more it tells those with
-//! whom it is connected. Any other one that waits for it asks once: from then on both are connected.
+//! whom it is connected. Any other one that waits for it asks once: from then on both are
+//! connected.
 //!
 //! A notice is one cache line that its writer overwrites while others may read it, or while it
 //! travels. It carries a checksum, so that a mixture of two is not taken for either; no order of
@@ -95,8 +96,8 @@ impl Channel {
         unsafe { &*pointer.cast::<AbortNotice>() }
     }
 
-    /// Publishes a notice to all members that [hear of](Channel::is_in_touch) this rank. They may not
-    /// have seen the one before. Others [ask](Channel::ask_for_notice).
+    /// Publishes a notice to all members that [hear of](Channel::is_in_touch) this rank. They may
+    /// not have seen the one before. Others [ask](Channel::ask_for_notice).
     pub fn publish_notice(&self, words: [u64; WORDS]) {
         let mut published = self.notices.published.lock();
         *published += 1;

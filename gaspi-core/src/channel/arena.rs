@@ -2,8 +2,9 @@
 //! a range and some notification words.
 //!
 //! Each range is lent to the members of other nodes under a number, its lease, which ends when this
-//! rank closes its end: what comes by connections later goes nowhere (see [`crate::segment::leases`])
-//! and is answered by [`Message::Closed`](crate::wire::message::Message::Closed).
+//! rank closes its end: what comes by connections later goes nowhere (see
+//! [`crate::segment::leases`]) and is answered by
+//! [`Message::Closed`](crate::wire::message::Message::Closed).
 //!
 //! Invariant: a range is used again only when nobody writes there any more, or waits for what lies
 //! there. Members of its node, those to whom this rank has sent something, and where devices write
@@ -85,8 +86,8 @@ struct Space {
 pub(crate) struct Arena {
     pub(crate) segment: Arc<Segment>,
     space: Mutex<Space>,
-    /// The ends of members of other nodes, by rank and lease there: the words in which they say that
-    /// they have closed them.
+    /// The ends of members of other nodes, by rank and lease there: the words in which they say
+    /// that they have closed them.
     far_ends: Mutex<HashMap<(Rank, u32), u32>>,
 }
 

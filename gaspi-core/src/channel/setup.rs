@@ -1,8 +1,8 @@
 //! How the members of a group open channels together.
 //!
 //! Each takes a range of its arena, registers the arena with the other members of its node where it
-//! is not yet, and arrives with the place of its range. Members of other nodes need nothing else: no
-//! connection is made with them before one sends something, but where devices have to know each
+//! is not yet, and arrives with the place of its range. Members of other nodes need nothing else:
+//! no connection is made with them before one sends something, but where devices have to know each
 //! other. All of it can be continued after a timeout, as with segments made by a group.
 
 use super::abort_notice::Notices;

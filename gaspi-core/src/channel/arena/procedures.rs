@@ -89,7 +89,8 @@ impl Inner {
         life == liveness::DEAD || (life == liveness::LEFT && ended())
     }
 
-    /// The arena of a peer of this node, as it describes it. Gives 1 if this rank may copy from its process.
+    /// The arena of a peer of this node, as it describes it. Gives 1 if this rank may copy from its
+    /// process.
     pub(crate) fn import_arena(
         &self,
         peer: Rank,
