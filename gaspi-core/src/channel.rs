@@ -16,6 +16,7 @@ mod arena_memory;
 mod bundle;
 mod counts;
 mod device_memory;
+mod fetched;
 mod free_list;
 mod layout;
 mod memory;
@@ -44,7 +45,6 @@ use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
 use crate::statistics::Counter;
-use crate::sync::Mutex;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::sync::epoch;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -52,6 +52,7 @@ use crate::timeout::Deadline;
 use crate::transport::shm::area::wake_kind;
 use crate::wait::{Call, waiting_group};
 use crate::wire::message::MemoryKey;
+use abort_notice::Notices;
 use arena::View;
 use bundle::Bundle;
 use layout::Layout;
@@ -64,19 +65,23 @@ use std::time::Duration;
 #[derive(Debug)]
 #[repr(align(64))]
 struct Member {
+    /// Its place among the members.
+    index: usize,
     rank: Rank,
     node: u32,
     /// First byte of its part, if that is mapped here.
     start: Option<*mut u8>,
-    /// Where its part begins in its arena, and where its words do.
+    /// Where its part begins in its arena, where its words do, and under which number it has lent
+    /// the range to members of other nodes.
     base: u64,
     words: u32,
+    lease: u32,
     /// Where the ring of its messages lies here, from the start of the channel on; where that of
     /// this rank's messages lies there; and where messages to it wait that have not been sent.
     rings: [u64; 3],
     /// By what this rank's device reaches its part.
     device: Option<MemoryKey>,
-    /// Its arena; none for this rank itself.
+    /// Its arena, of another member of this node.
     view: Option<Arc<View>>,
     /// Its messages that have come, and messages to it that it has taken, as of the last look.
     received: AtomicU64,
@@ -98,12 +103,14 @@ impl Member {
     /// The same for a channel that begins there in the range of its bundle.
     fn of_part(&self, (bytes_at, words_at): (u64, u32), rings: [u64; 3]) -> Member {
         Member {
+            index: self.index,
             rings: rings.map(|at| at - bytes_at),
             rank: self.rank,
             node: self.node,
             start: self.start.map(|start| start.wrapping_add(bytes_at as usize)),
             base: self.base + bytes_at,
             words: self.words + words_at,
+            lease: self.lease,
             device: self.device.map(|key| key.behind(bytes_at)),
             view: self.view.clone(),
             received: AtomicU64::new(0),
@@ -165,8 +172,7 @@ pub struct Channel {
     harmless_failures: AtomicU64,
     /// The segment in which memory was located last: id and generation.
     recent: AtomicU64,
-    /// Notices published so far.
-    notices: Mutex<u64>,
+    notices: Notices,
 }
 
 impl Channel {

@@ -7,6 +7,7 @@
 //! Invariants: an access looks at the header first, so that one that comes after a delete is an
 //! error; one that races with it lands in pages that nobody reads any more.
 
+pub(crate) mod leases;
 pub(crate) mod own;
 pub(crate) mod prepared;
 pub(crate) mod published;
@@ -19,6 +20,7 @@ use crate::diagnostics::{self, CheckState};
 use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
+use crate::segment::leases::Leases;
 use crate::segment::prepared::PreparedMemory;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
@@ -191,6 +193,8 @@ pub(crate) struct Segment {
     pub(crate) answered: Mutex<BTreeMap<Rank, u64>>,
     /// Held while the progress thread writes into it; false once it is deleted.
     accepts: Mutex<bool>,
+    /// Of an arena.
+    pub(crate) leases: Leases,
 }
 
 // SAFETY: the pointers lead into the segment's own mappings, or to bound memory, which is only used
@@ -277,6 +281,7 @@ impl Segment {
             registered: Mutex::default(),
             answered: Mutex::default(),
             accepts: Mutex::new(true),
+            leases: Leases::default(),
         })
     }
 
@@ -382,6 +387,18 @@ impl Segment {
     /// Keeps it from ending; false if it has ended.
     pub(crate) fn accept(&self) -> MutexGuard<'_, bool> {
         self.accepts.lock()
+    }
+
+    /// Data that comes later is not written any more to the range of an arena that begins here.
+    pub(crate) fn end_data(&self, start: u64) {
+        let _accepts = self.accept();
+        self.leases.end_data(start);
+    }
+
+    /// The same for all that comes later.
+    pub(crate) fn end_lease(&self, start: u64) {
+        let _accepts = self.accept();
+        self.leases.end(start);
     }
 
     /// The first of `ranks` that is copying from or to it right now.

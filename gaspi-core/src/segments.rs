@@ -289,7 +289,7 @@ impl Inner {
     }
 
     /// Whether nothing has to be made for a message to `rank`.
-    fn is_reached(&self, rank: Rank) -> bool {
+    pub(crate) fn is_reached(&self, rank: Rank) -> bool {
         let stream = &self.endpoints.stream;
         !stream.remote
             || self.ranks.is_local(rank)

@@ -92,7 +92,7 @@ impl Executor {
         Err(pending())
     }
 
-    /// Publishes what this rank waits for.
+    /// Publishes what this rank waits for, and asks the member that it waits for how that stands.
     #[cold]
     fn announce(&self) {
         let mut state = self.hold();
@@ -103,6 +103,9 @@ impl Executor {
             state.announced = task.sequence;
             let (sequence, signature) = (task.sequence, task.signature);
             Notice { sequence, signature, failure: None }.tell(&self.channel);
+        }
+        if let Some(blocked) = task.blocked().filter(|_| state.broken.is_none()) {
+            self.channel.ask_for_notice(blocked.member());
         }
     }
 
@@ -127,13 +130,16 @@ impl Executor {
         self.look_at_notices();
     }
 
-    /// Members that have not published that they are in the operation or behind it.
+    /// Members that would have told this rank that they are in the operation or behind it, and have
+    /// not.
     #[cold]
     fn silent(&self, sequence: u64) -> String {
         let told = |member: &usize| {
             Notice::of(&self.channel, *member).is_some_and(|notice| notice.sequence >= sequence)
         };
-        let others = (0..self.channel.ranks().len()).filter(|member| *member != self.channel.me());
+        let tells =
+            |member: &usize| *member != self.channel.me() && self.channel.is_in_touch(*member);
+        let others = (0..self.channel.ranks().len()).filter(tells);
         let silent: Vec<usize> = others.filter(|member| !told(member)).collect();
         let ranks =
             silent.iter().take(NAMED).map(|member| self.channel.ranks()[*member].to_string());

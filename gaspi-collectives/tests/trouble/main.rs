@@ -14,6 +14,7 @@ mod handles;
 mod late;
 mod lingering;
 mod lists;
+mod many;
 mod mismatch;
 mod owned;
 mod reducers;
@@ -36,6 +37,7 @@ fn main() -> std::process::ExitCode {
         late::tests(),
         lingering::tests(),
         lists::tests(),
+        many::tests(),
         mismatch::tests(),
         owned::tests(),
         reducers::tests(),

@@ -1,18 +1,26 @@
 //! Abort notices: a few words of each member to all others, of which the latest counts.
 //!
+//! A member tells those of its node, and all others if these are few. Of more it tells those with
+//! whom it is connected. Any other one that waits for it asks once: from then on both are
+//! connected.
+//!
 //! A notice is one cache line that its writer overwrites while others may read it, or while it
 //! travels. It carries a checksum, so that a mixture of two is not taken for either; no order of
 //! its words is needed.
 
-use super::Channel;
+use super::fetched::Fetched;
 use super::layout::LINE;
 use super::messages::NO_WORD;
-use crate::sync::{AtomicU64, Ordering};
+use super::{Channel, Member};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::wake_kind;
+use std::collections::BTreeMap;
 
 /// Words of a notice besides number and sum.
 pub(super) const WORDS: usize = 6;
+/// Members of other nodes that are told although no connection with them exists.
+const FEW: usize = 16;
 /// How often a reader looks before it takes a notice for one that is just being written.
 const LOOKS: usize = 4;
 
@@ -23,6 +31,23 @@ pub(super) struct AbortNotice {
     number: AtomicU64,
     words: [AtomicU64; WORDS],
     sum: AtomicU64,
+}
+
+/// The notices of a channel: how many this rank has published, and those that it has asked for.
+#[derive(Debug, Default)]
+pub(super) struct Notices {
+    published: Mutex<u64>,
+    asked: Mutex<BTreeMap<usize, Asked>>,
+    /// Whether any have been asked for.
+    has_asked: AtomicBool,
+}
+
+/// The answer of a member that was asked for its notice.
+#[derive(Debug)]
+enum Asked {
+    Pending(Fetched),
+    /// What it was, if there was one.
+    Answered(Option<(u64, [u64; WORDS])>),
 }
 
 fn sum(number: u64, words: [u64; WORDS]) -> u64 {
@@ -42,7 +67,8 @@ impl AbortNotice {
         self.sum.store(sum(number, words), Ordering::Relaxed);
     }
 
-    fn read(&self) -> Option<[u64; WORDS]> {
+    /// Its number and its words.
+    fn read(&self) -> Option<(u64, [u64; WORDS])> {
         for _ in 0..LOOKS {
             let number = self.number.load(Ordering::Relaxed);
             if number == 0 {
@@ -50,7 +76,7 @@ impl AbortNotice {
             }
             let words = std::array::from_fn(|i| self.words[i].load(Ordering::Relaxed));
             if self.sum.load(Ordering::Relaxed) == sum(number, words) {
-                return Some(words);
+                return Some((number, words));
             }
             std::hint::spin_loop();
         }
@@ -70,27 +96,92 @@ impl Channel {
         unsafe { &*pointer.cast::<AbortNotice>() }
     }
 
-    /// Publishes a notice to all members. They may not have seen the one before.
+    /// Publishes a notice to all members that [hear of](Channel::is_in_touch) this rank. They may
+    /// not have seen the one before. Others [ask](Channel::ask_for_notice).
     pub fn publish_notice(&self, words: [u64; WORDS]) {
-        let mut notices = self.notices.lock();
-        *notices += 1;
-        self.notice(self.me).write(*notices, words);
+        let mut published = self.notices.published.lock();
+        *published += 1;
+        self.notice(self.me).write(*published, words);
         for member in self.neighbours() {
             self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
         }
+        let far = self.members.iter().filter(|member| member.start.is_none());
+        far.filter(|member| self.is_in_touch(member.index))
+            .for_each(|member| self.tell_notice(member));
+    }
+
+    /// Whether this rank and a member hear of each other without being asked: they share a node, or
+    /// are connected, or the members of other nodes are few.
+    pub fn is_in_touch(&self, member: usize) -> bool {
+        self.is_local(member)
+            || self.has_few_far()
+            || self.bundle.is_in_touch(&self.members[member])
+    }
+
+    fn has_few_far(&self) -> bool {
+        self.members.iter().filter(|member| member.start.is_none()).count() <= FEW
+    }
+
+    /// Sends this rank's notice to a member of another node.
+    fn tell_notice(&self, member: &Member) {
         let places = (self.layout.notice(), self.layout.received_notice(self.me), LINE);
-        for member in self.members.iter().filter(|member| member.start.is_none()) {
-            // A member that cannot be told any more shows in `check`.
-            let _ = self.put(member, places, NO_WORD, Departure::Now);
+        // A member that cannot be told any more shows in `check`.
+        let _ = self.put(member, places, NO_WORD, Departure::Now);
+    }
+
+    /// Has the last notice of a member come here that this rank waits for, whatever the member's
+    /// program does, and tells it this rank's. It may not be connected with this rank, and so have
+    /// told it nothing. Once for each member: it tells this rank of the next ones.
+    pub fn ask_for_notice(&self, member: usize) {
+        let of = &self.members[member];
+        if of.start.is_some() || self.has_few_far() {
+            return;
         }
+        let mut asked = self.notices.asked.lock();
+        if asked.contains_key(&member) {
+            return;
+        }
+        if *self.notices.published.lock() > 0 {
+            self.tell_notice(of);
+        }
+        // One that cannot be asked shows in `check`.
+        if let Ok(fetched) = Fetched::begin(&self.inner, of, self.layout.notice(), LINE) {
+            asked.insert(member, Asked::Pending(fetched));
+            self.notices.has_asked.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The number and words of the notice of a member that it has sent when it was asked.
+    fn asked(&self, member: usize) -> Option<(u64, [u64; WORDS])> {
+        // Relaxed: the map is looked at under its lock.
+        if !self.notices.has_asked.load(Ordering::Relaxed) {
+            return None;
+        }
+        let mut asked = self.notices.asked.lock();
+        let answer = asked.get_mut(&member)?;
+        if let Asked::Pending(fetched) = answer {
+            let notice = fetched.bytes()?.cast::<AbortNotice>();
+            // SAFETY: memory of its own, of that size and longer, at the start of a page.
+            *answer = Asked::Answered(unsafe { &*notice }.read());
+        }
+        match answer {
+            Asked::Answered(notice) => *notice,
+            Asked::Pending(_) => None,
+        }
+    }
+
+    /// The number of a member's last notice that has come, 0 if there is none.
+    fn notice_number(&self, member: usize) -> u64 {
+        // Relaxed: readers of the words look at the notice itself.
+        let told = self.notice(member).number.load(Ordering::Relaxed);
+        self.asked(member).map_or(told, |(asked, _)| asked.max(told))
     }
 
     /// The number of notices of all members so far. Cheap: their lines are seldom written.
     #[inline]
     pub fn notice_count(&self) -> u64 {
-        // Relaxed: readers of the words look at the notice itself.
-        let number = |member| self.notice(member).number.load(Ordering::Relaxed);
-        (0..self.members.len()).map(number).fold(0, u64::wrapping_add)
+        let all = 0..self.members.len();
+        all.map(|member| self.notice_number(member)).fold(0, u64::wrapping_add)
     }
 
     /// Whether a member's notice cannot be read yet, since a part of it is still to come.
@@ -101,7 +192,9 @@ impl Channel {
 
     /// The last notice of a member, if all of it has come.
     pub fn read_notice(&self, member: usize) -> Option<[u64; WORDS]> {
-        self.notice(member).read()
+        let told = self.notice(member).read();
+        let last = told.into_iter().chain(self.asked(member)).max_by_key(|(number, _)| *number);
+        last.map(|(_, words)| words)
     }
 }
 
@@ -118,10 +211,10 @@ mod tests {
         };
         assert_eq!(notice.read(), None);
         notice.write(1, [1, 2, 3, 4, 5, 6]);
-        assert_eq!(notice.read(), Some([1, 2, 3, 4, 5, 6]));
+        assert_eq!(notice.read(), Some((1, [1, 2, 3, 4, 5, 6])));
         notice.words[3].store(0, Ordering::Relaxed);
         assert_eq!(notice.read(), None);
         notice.write(2, [0; WORDS]);
-        assert_eq!(notice.read(), Some([0; WORDS]));
+        assert_eq!(notice.read(), Some((2, [0; WORDS])));
     }
 }

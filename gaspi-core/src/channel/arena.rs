@@ -1,9 +1,16 @@
 //! The memory that channels lie in: one hidden sparse segment per rank, of which each channel takes
 //! a range and some notification words.
 //!
-//! Invariant: a range is used again only when nobody writes there any more: every other member has
-//! closed its end, behind all that it wrote, or has ended and all that it sent has come. Nor does
-//! this rank's device read there: whatever it was asked to write from there has ended.
+//! Each range is lent to the members of other nodes under a number, its lease, which ends when this
+//! rank closes its end: what comes by connections later goes nowhere (see
+//! [`crate::segment::leases`]) and is answered by
+//! [`Message::Closed`](crate::wire::message::Message::Closed).
+//!
+//! Invariant: a range is used again only when nobody writes there any more, or waits for what lies
+//! there. Members of its node, those to whom this rank has sent something, and where devices write
+//! all of them, have closed their end, behind all that they wrote; or they have ended and all that
+//! they sent has come. Nor does this rank's device read there: whatever it was asked to write from
+//! there has ended.
 
 mod procedures;
 
@@ -16,7 +23,7 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::segment::prepared::Prepared;
 use crate::segment::{ARENA_WORDS, Segment, Target};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicU64, Mutex, Ordering, slots};
 use crate::wire::message::MemoryKey;
 use std::collections::HashMap;
 use std::ops::Range;
@@ -34,6 +41,8 @@ const RELEASE_BYTES: u64 = 1 << 20;
 pub(super) struct Reserved {
     pub(super) bytes: Range<u64>,
     pub(super) words: Range<u64>,
+    /// Under which number it is lent.
+    pub(super) lease: u32,
     /// What the device has made of a part of it. Each request that uses it shares this until it has
     /// ended.
     pub(super) device: Option<Arc<Prepared>>,
@@ -68,6 +77,8 @@ struct Space {
     bytes: FreeList,
     words: FreeList,
     closing: Vec<Closing>,
+    /// The last lease.
+    lease: u32,
 }
 
 /// This rank's arena.
@@ -75,9 +86,12 @@ struct Space {
 pub(crate) struct Arena {
     pub(crate) segment: Arc<Segment>,
     space: Mutex<Space>,
+    /// The ends of members of other nodes, by rank and lease there: the words in which they say
+    /// that they have closed them.
+    far_ends: Mutex<HashMap<(Rank, u32), u32>>,
 }
 
-/// Another rank's arena.
+/// The arena of another rank of this node.
 #[derive(Debug)]
 pub(super) struct View {
     pub(super) target: Target,
@@ -85,7 +99,7 @@ pub(super) struct View {
     pub(super) copies: Option<i32>,
 }
 
-/// Another rank's arena while channels may be opened there.
+/// The same while channels may be opened there.
 #[derive(Debug)]
 struct Known {
     view: Arc<View>,
@@ -152,7 +166,14 @@ impl Channels {
         self.arena.get()
     }
 
-    /// The arena of `rank`, as far as this rank can reach it.
+    /// `peer` has closed its end that it had lent under this number.
+    pub(crate) fn closed_by(&self, peer: Rank, lease: u32) {
+        if let Some(arena) = self.arena() {
+            arena.note_closed(peer, lease);
+        }
+    }
+
+    /// The arena of `rank`, of this node, as far as this rank can reach it.
     pub(super) fn view(&self, rank: Rank) -> Option<Arc<View>> {
         self.views[rank.index()].lock().as_ref().map(|known| Arc::clone(&known.view))
     }
@@ -288,8 +309,8 @@ impl Arena {
     fn new(segment: Segment) -> Arena {
         let bytes = FreeList::new(segment.size / PAGE * PAGE);
         let words = FreeList::new(ARENA_WORDS.into());
-        let space = Mutex::new(Space { bytes, words, closing: Vec::new() });
-        Arena { segment: Arc::new(segment), space }
+        let space = Mutex::new(Space { bytes, words, closing: Vec::new(), lease: 0 });
+        Arena { segment: Arc::new(segment), space, far_ends: Mutex::default() }
     }
 
     /// Takes a range, and puts its words to 0. What else has to be reset is up to the caller.
@@ -319,12 +340,30 @@ impl Arena {
                 space.words.longest() * 4,
             ));
         };
+        space.lease += 1;
+        let lease = space.lease;
         drop(space);
         for word in words.clone() {
             // Relaxed: members learn of the range by an arrival, which publishes this.
             self.segment.notification(word as usize).store(0, Ordering::Relaxed);
         }
-        Ok(Reserved { bytes: taken, words, device: None, device_bytes: 0..0 })
+        self.segment.leases.begin(taken.clone(), lease);
+        Ok(Reserved { bytes: taken, words, lease, device: None, device_bytes: 0..0 })
+    }
+
+    /// Members of other nodes have ends of a channel: rank, lease there, and the word of this rank
+    /// that says that it is closed.
+    pub(super) fn note_far_ends(&self, ends: impl Iterator<Item = (Rank, u32, u32)>) {
+        let mut far_ends = self.far_ends.lock();
+        far_ends.extend(ends.map(|(rank, lease, word)| ((rank, lease), word)));
+    }
+
+    /// `rank` has closed its end that it had lent under this number.
+    fn note_closed(&self, rank: Rank, lease: u32) {
+        let far_ends = self.far_ends.lock();
+        if let Some(word) = far_ends.get(&(rank, lease)) {
+            slots::set(self.segment.notification(*word as usize), CLOSED);
+        }
     }
 
     /// Gives back a range that nobody else knows of.
@@ -335,6 +374,8 @@ impl Arena {
     fn free_locked(&self, space: &mut Space, reserved: Reserved) {
         // The device lets go of it first.
         drop(reserved.device);
+        self.segment.end_lease(reserved.bytes.start);
+        self.far_ends.lock().retain(|_, word| !reserved.words.contains(&u64::from(*word)));
         if reserved.bytes.end - reserved.bytes.start >= RELEASE_BYTES {
             let start = self.segment.pointer().wrapping_add(reserved.bytes.start as usize);
             let len = (reserved.bytes.end - reserved.bytes.start) as usize;
@@ -348,6 +389,7 @@ impl Arena {
 
     /// Gives back a range once none of `writers` writes there any more.
     pub(super) fn close(&self, reserved: Reserved, writers: Vec<(Rank, u32)>) {
+        self.segment.end_data(reserved.bytes.start);
         self.space.lock().closing.push(Closing { reserved, writers });
     }
 

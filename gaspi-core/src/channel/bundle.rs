@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::ids::{NotificationId, Rank};
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Segment};
-use crate::sync::{Ordering, slots};
+use crate::sync::{AtomicBool, Ordering, slots};
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::{liveness, wake_kind};
 use crate::wire::message::{Put, RemoteAddress, Stream};
@@ -106,17 +106,18 @@ impl Parts {
         slots.start..end
     }
 
-    /// The others, and the words in which they say that they have closed their end.
+    /// The others, and the words of this rank in which they say that they have closed their end.
     pub(super) fn closers(
         &self,
         ranks: &[Rank],
         me: usize,
         reserved: &Reserved,
-    ) -> Vec<(Rank, u32)> {
-        let Some(first) = self.parts.first() else { return Vec::new() };
-        let word = |index: usize| reserved.words.start as u32 + first.layout.closed(index);
-        let others = ranks.iter().enumerate().filter(|(index, _)| *index != me);
-        others.map(|(index, rank)| (*rank, word(index))).collect()
+    ) -> impl Iterator<Item = (Rank, u32)> {
+        let start = reserved.words.start as u32;
+        let layout = self.parts.first().map(|first| first.layout);
+        let others = ranks.iter().enumerate().filter(move |(index, _)| *index != me);
+        let word = move |index: usize| layout.map(|layout| start + layout.closed(index));
+        others.filter_map(move |(index, rank)| Some((*rank, word(index)?)))
     }
 }
 
@@ -134,6 +135,9 @@ pub(super) struct Bundle {
     pub(super) me: usize,
     /// The members, with the starts of their ranges.
     pub(super) members: Box<[Member]>,
+    /// Members of other nodes that have to hear when this rank closes its end, and whose end this
+    /// one waits for: something has gone there, or come from there, or a device may write.
+    pub(super) met: Box<[AtomicBool]>,
     /// Of the first channel, whose words tell the end of all.
     pub(super) layout: Layout,
     pub(super) reserved: Reserved,
@@ -152,22 +156,44 @@ impl Bundle {
         member != self.me && word.load(Ordering::Acquire) == counts::CLOSED
     }
 
+    /// Something goes to a member of another node, or has come from it.
+    #[inline]
+    pub(super) fn meet(&self, member: &Member) {
+        let met = &self.met[member.index];
+        // Relaxed: looked at by the last user of the bundle. A look is cheaper than a write.
+        if !met.load(Ordering::Relaxed) {
+            met.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn has_met(&self, member: &Member) -> bool {
+        member.start.is_some() || self.met[member.index].load(Ordering::Relaxed)
+    }
+
+    /// Whether this rank and a member of another node hear of each other without a new connection.
+    pub(super) fn is_in_touch(&self, member: &Member) -> bool {
+        self.has_met(member) || self.inner.is_reached(member.rank)
+    }
+
     /// Tells a member that nothing of this rank follows.
     fn tell(&self, member: &Member) {
         let inner = &*self.inner;
         let word = member.words + self.layout.closed(self.me);
-        let Some(view) = &member.view else { return };
-        if member.start.is_some() {
+        if let Some(view) = &member.view {
             // Release, in `set`: all that this rank wrote there comes before it.
             slots::set(view.target.notification(word as usize), counts::CLOSED);
             inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
             return;
         }
-        if inner.channels.losses(member.rank) != member.losses || inner.check_open().is_err() {
-            // What was sent by a connection that broke might come after this.
+        if inner.check_open().is_err() || !self.is_in_touch(member) {
+            // It hears of it when it sends something.
             return;
         }
-        let generation = view.target.generation;
+        if member.device.is_some() && inner.channels.losses(member.rank) != member.losses {
+            // What a device was asked to write might come after this.
+            return;
+        }
+        let generation = member.lease;
         let remote = RemoteAddress { segment: ARENA, generation, offset: member.base };
         let stream = Stream { queue: CHANNELS, generation: 0 };
         let (notification, value) = (NotificationId(word), counts::CLOSED);
@@ -222,12 +248,10 @@ impl Drop for Bundle {
         {
             return;
         }
-        let others = self.members.iter().enumerate().filter(|(index, _)| *index != self.me);
-        let writers = others.map(|(index, member)| {
-            self.tell(member);
-            (member.rank, self.own_word(index))
-        });
-        let writers = writers.collect();
+        let others = || self.members.iter().filter(|member| member.index != self.me);
+        others().for_each(|member| self.tell(member));
+        let writers = others().filter(|member| self.has_met(member));
+        let writers = writers.map(|member| (member.rank, self.own_word(member.index))).collect();
         if let Some(arena) = inner.channels.arena() {
             arena.close(self.reserved.clone(), writers);
         }

@@ -249,6 +249,7 @@ impl Channel {
             self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
             return;
         }
+        self.bundle.meet(member);
         // What was taken before: a sender whose messages come one after the other is told in time.
         self.inner.endpoints.flush(&*self.inner);
         // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
@@ -297,12 +298,12 @@ impl Channel {
     ) -> Result<bool> {
         let inner = &*self.inner;
         inner.check_open()?;
-        let Some(view) = &member.view else { return Ok(true) };
-        let remote = RemoteAddress {
-            segment: ARENA,
-            generation: view.target.generation,
-            offset: member.base + to,
-        };
+        if member.start.is_some() {
+            return Ok(true);
+        }
+        self.bundle.meet(member);
+        let remote =
+            RemoteAddress { segment: ARENA, generation: member.lease, offset: member.base + to };
         let stream = Stream { queue: CHANNELS, generation };
         let notification = NotificationId(member.words + word);
         post(inner, Put { stream, remote, size, last: true, notification, value })

@@ -1,9 +1,11 @@
 //! How the members of a group open channels together.
 //!
-//! Each takes a range of its arena, registers the arena with the other members where it is not yet,
-//! and arrives with the place of its range. Registration and arrival are those of segments made by
-//! a group, so all of it can be continued after a timeout.
+//! Each takes a range of its arena, registers the arena with the other members of its node where it
+//! is not yet, and arrives with the place of its range. Members of other nodes need nothing else:
+//! no connection is made with them before one sends something, but where devices have to know each
+//! other. All of it can be continued after a timeout, as with segments made by a group.
 
+use super::abort_notice::Notices;
 use super::arena::Reserved;
 use super::bundle::{Bundle, Parts, SharedData};
 use super::rings::{Relation, Relations};
@@ -15,7 +17,7 @@ use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
-use crate::sync::{AtomicU64, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU64, Ordering};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::verbs::Verbs;
 use crate::wait::{Call, waiting_group};
@@ -53,6 +55,8 @@ struct Offer {
     /// Where its part and its words begin in its arena.
     base: u64,
     words: u32,
+    /// Under which number it lends the range.
+    lease: u32,
     /// Whether all other members of its node may copy from and to its process.
     reachable: bool,
     /// Whether it finds that the ranks of its node share cores: a limit may be its own.
@@ -70,22 +74,24 @@ const DEVICE: u32 = 8;
 
 impl Offer {
     fn words(self) -> [u64; 6] {
-        let Offer { report: [status, details], base, words, reachable, shares_cores, key } = self;
+        let Offer { report: [status, details], base, words, lease, key, .. } = self;
         let flag = |is: bool, bit: u64| if is { bit } else { 0 };
-        let flags = flag(reachable, REACHABLE)
-            | flag(shares_cores, SHARES_CORES)
+        let flags = flag(self.reachable, REACHABLE)
+            | flag(self.shares_cores, SHARES_CORES)
             | key.map_or(0, |key| HAS_KEY | u64::from(key.device) << DEVICE);
         let (address, key) = key.map_or((0, 0), |key| (key.address, key.key));
-        [status, details, base, u64::from(words) | flags << 32, address, key.into()]
+        let last = u64::from(key) | u64::from(lease) << 32;
+        [status, details, base, u64::from(words) | flags << 32, address, last]
     }
 
-    fn from_words([status, details, base, word, address, key]: [u64; 6]) -> Offer {
+    fn from_words([status, details, base, word, address, last]: [u64; 6]) -> Offer {
         let (words, flags) = (word as u32, word >> 32);
+        let (key, lease) = (last as u32, (last >> 32) as u32);
         let is = |bit: u64| flags & bit != 0;
         let device = (flags >> DEVICE) as u8;
-        let key = is(HAS_KEY).then_some(MemoryKey { device, key: key as u32, address });
+        let key = is(HAS_KEY).then_some(MemoryKey { device, key, address });
         let (reachable, shares_cores) = (is(REACHABLE), is(SHARES_CORES));
-        Offer { report: [status, details], base, words, reachable, shares_cores, key }
+        Offer { report: [status, details], base, words, lease, reachable, shares_cores, key }
     }
 
     /// That of a member, of the step awaited last.
@@ -123,7 +129,10 @@ impl Inner {
         if remotes > 0 {
             self.show_to_device(&mut reserved, all.of_device(remotes as u64))?;
         }
-        let writers = all.closers(ranks, call.me(), &reserved);
+        // What others send by connections goes nowhere once the range has been given up.
+        let writes =
+            |(rank, _): &(Rank, u32)| self.ranks.is_local(*rank) || reserved.device.is_some();
+        let writers = all.closers(ranks, call.me(), &reserved).filter(writes).collect();
         self.channels.begin_opening(group, reserved, writers);
         Ok(())
     }
@@ -251,9 +260,10 @@ impl Inner {
             let mut next = PAIRING;
             if let Some(arena) = self.channels.arena() {
                 let course = waiting_group(Call::Channel, group);
-                let (segment, ranks) = (&arena.segment, call.ranks_shared());
+                let local = call.ranks().iter().copied().filter(|rank| self.ranks.is_local(*rank));
+                let (segment, local) = (&arena.segment, local.collect::<Vec<_>>());
                 let lacks = |rank| call.lacks(rank);
-                match self.register_all(segment, &ranks, deadline, course, lacks) {
+                match self.register_all(segment, &local, deadline, course, lacks) {
                     Err(error) if error.is_timeout() => return Err(error),
                     Err(error) => {
                         call.set_failure(error);
@@ -285,8 +295,15 @@ impl Inner {
         verbs.table.has_to_carry_messages().then_some((verbs, remote))
     }
 
-    /// Has the device carry messages to all members to which data may go by it alone.
+    /// Has the device carry messages to all members to which data may go by it alone. Pairs with
+    /// others come to be as well: they need a connection.
     fn want_devices(&self, ranks: &[Rank]) {
+        if self.endpoints.verbs(self).is_some() {
+            for rank in ranks.iter().filter(|rank| !self.ranks.is_local(**rank)) {
+                // Who cannot be reached is connected to when there is something to send.
+                let _ = self.endpoint(*rank).connect();
+            }
+        }
         if let Some((verbs, remote)) = self.by_device_only(ranks) {
             remote.for_each(|rank| verbs.want_messages(rank));
         }
@@ -308,11 +325,12 @@ impl Inner {
     fn offer(&self, call: &GroupCall<'_>, group: GroupId, report: Report) -> Offer {
         let reserved = self.channels.opening(group);
         let key = reserved.as_ref().and_then(Reserved::key);
-        let (base, words) =
-            reserved.map_or((0, 0), |reserved| (reserved.bytes.start, reserved.words.start as u32));
+        let (base, words, lease) = reserved.map_or((0, 0, 0), |reserved| {
+            (reserved.bytes.start, reserved.words.start as u32, reserved.lease)
+        });
         let reachable = self.is_reachable(call.ranks());
         let shares_cores = !self.waiter.spins();
-        Offer { report, base, words, reachable, shares_cores, key }
+        Offer { report, base, words, lease, reachable, shares_cores, key }
     }
 
     /// Puts channels together from what all members have offered.
@@ -339,7 +357,13 @@ impl Inner {
         let placement = self.placement(&ranks, &offers);
         let (inner, segment, me) = (Arc::clone(self), Arc::clone(&arena.segment), call.me());
         let start = reserved.bytes.start;
-        let bundle = Bundle { inner, segment, me, members, layout: first.layout, reserved };
+        arena.note_far_ends(all.closers(&ranks, me, &reserved).filter_map(|(rank, word)| {
+            let member = members.iter().find(|member| member.rank == rank)?;
+            member.start.is_none().then_some((rank, member.lease, word))
+        }));
+        let by_device = |offer: &Offer| AtomicBool::new(offer.key.or(reserved.key()).is_some());
+        let met = offers.iter().map(by_device).collect();
+        let bundle = Bundle { inner, segment, me, members, met, layout: first.layout, reserved };
         let bundle = Arc::new(bundle);
         let channels = all.parts.iter().map(|part| {
             let moved = |(member, relation): (&Member, &Relation)| {
@@ -364,7 +388,7 @@ impl Inner {
                 failures_before: failures,
                 harmless_failures: AtomicU64::new(failures),
                 recent: AtomicU64::new(0),
-                notices: Mutex::new(0),
+                notices: Notices::default(),
                 ranks: Arc::clone(&ranks),
             }
         });
@@ -394,9 +418,10 @@ impl Inner {
         ranks
             .iter()
             .zip(offers)
-            .map(|(rank, offer)| {
-                let is_own = *rank == self.ranks.me;
-                let view = if is_own { None } else { Some(self.view_of(*rank, deadline)?) };
+            .enumerate()
+            .map(|(index, (rank, offer))| {
+                let is_mapped = *rank != self.ranks.me && self.ranks.is_local(*rank);
+                let view = is_mapped.then(|| self.view_of(*rank, deadline)).transpose()?;
                 let arena = view.as_ref().map_or(own, |view| view.target.start(0));
                 let start =
                     self.ranks.is_local(*rank).then(|| arena.wrapping_add(offer.base as usize));
@@ -406,11 +431,13 @@ impl Inner {
                     nodes.len() - 1
                 });
                 Ok(Member {
+                    index,
                     rank: *rank,
                     node: node as u32,
                     start,
                     base: offer.base,
                     words: offer.words,
+                    lease: offer.lease,
                     device: offer.key.and_then(|key| self.endpoints.usable_key(&[key])),
                     view,
                     rings: [0; 3],
@@ -424,7 +451,7 @@ impl Inner {
             .collect()
     }
 
-    /// The arena of a member that has just arrived.
+    /// The arena of a member of this node that has just arrived.
     fn view_of(&self, rank: Rank, deadline: Deadline) -> Result<Arc<super::arena::View>> {
         self.channels.view(rank).ok_or_else(|| {
             // It was there when the member arrived. One that dies may be seen to be gone a moment
@@ -455,7 +482,8 @@ mod tests {
         ] {
             for (reachable, shares_cores) in [(false, true), (true, false)] {
                 let report = [0, 9];
-                let offer = Offer { report, base: 1 << 40, words, reachable, shares_cores, key };
+                let (base, lease) = (1 << 40, u32::MAX - words);
+                let offer = Offer { report, base, words, lease, reachable, shares_cores, key };
                 assert_eq!(Offer::from_words(offer.words()), offer);
             }
         }

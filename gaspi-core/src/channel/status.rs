@@ -5,21 +5,14 @@
 //! them: they are for people.
 
 use super::SharedData;
+use super::fetched::Fetched;
 use super::spec::DataSpec;
-use crate::config::STATUS;
 use crate::error::Result;
-use crate::ids::{NotificationId, SegmentId};
-use crate::segment::{ARENA, Init, Segment, Shape};
-use crate::sync::{AtomicU32, Ordering};
-use crate::transport::requests::GetTarget;
-use crate::wire::message::{RemoteAddress, Stream};
+use crate::sync::AtomicU32;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Bytes of a word.
 const WORD: u64 = size_of::<AtomicU32>() as u64;
-/// Set by the answer, in the memory that it comes to.
-const ARRIVED: NotificationId = NotificationId(0);
 
 /// The status words that begin at `start`.
 pub(super) fn status_words<'a>(start: *mut u8, data: DataSpec) -> &'a [AtomicU32] {
@@ -55,44 +48,25 @@ impl SharedData {
     /// The member cannot be reached; memory has run out.
     pub fn read_status(&self, member: usize, words: Range<u32>) -> Result<StatusRead> {
         let words = words.start.min(self.status_words)..words.end.min(self.status_words);
-        let size = words.len() as u64 * WORD;
-        // Memory of its own, which the request keeps: an answer may come at any time.
-        let shape = Shape { ranks: 0, notifications: 1 };
-        let id = SegmentId(0);
-        let into = Arc::new(Segment::new(id, 0, size.max(WORD), Init::Uninitialized, shape)?);
-        let (bundle, of) = (&self.bundle, &self.bundle.members[member]);
-        let read = StatusRead { into: Arc::clone(&into), words: words.len() };
-        if let Some(view) = &of.view {
-            let remote = RemoteAddress {
-                segment: ARENA,
-                generation: view.target.generation,
-                offset: of.base + self.status_at + u64::from(words.start) * WORD,
-            };
-            let notify = Some((Arc::clone(&into), ARRIVED));
-            let target = GetTarget { segment: into, offset: 0, size, notify };
-            let stream = Stream { queue: STATUS, generation: 0 };
-            bundle.inner.endpoint(of.rank).get(stream, remote, target)?;
-        }
-        Ok(read)
+        let (size, of) = (words.len() as u64 * WORD, &self.bundle.members[member]);
+        let at = self.status_at + u64::from(words.start) * WORD;
+        let fetched = Fetched::begin(&self.bundle.inner, of, at, size)?;
+        Ok(StatusRead { fetched, words: words.len() })
     }
 }
 
 /// Status words of another node that are on their way.
 #[derive(Debug)]
 pub struct StatusRead {
-    into: Arc<Segment>,
+    fetched: Fetched,
     words: usize,
 }
 
 impl StatusRead {
     /// The words, once they have come. This rank is woken when they do.
     pub fn words(&self) -> Option<&[AtomicU32]> {
-        // Acquire: pairs with the Release of the progress thread (`slots::set`), behind the words.
-        if self.into.notification(ARRIVED.index()).load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        let start = self.into.pointer().cast::<AtomicU32>();
-        // SAFETY: mapped atomics: the segment has room for so many, at the start of a page.
+        let start = self.fetched.bytes()?.cast::<AtomicU32>();
+        // SAFETY: mapped atomics: the memory has room for so many, at the start of a page.
         Some(unsafe { std::slice::from_raw_parts(start, self.words) })
     }
 }

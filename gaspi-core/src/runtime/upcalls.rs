@@ -153,6 +153,7 @@ impl Upcalls for Inner {
                 Some(verbs) => verbs.told(peer, pairing),
                 None => self.without_device(peer, pairing),
             },
+            Message::Closed { lease } => self.channels.closed_by(peer, lease),
             Message::Kill => process::exit_now(KILLED),
         }
     }

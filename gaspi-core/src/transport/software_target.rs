@@ -1,5 +1,6 @@
 //! What the library of a target does where no card does, whichever transport has carried the
-//! request: segment, generation, range and notification of every access are checked.
+//! request: segment, generation, range and notification of every access are checked; of arenas,
+//! whose generation says under which number a range is lent, that it still is.
 //!
 //! Driven by decoded messages. Nothing here waits or sends: the carrier gets an [`Action`], and has
 //! no other way to be called back. It also moves the payload, to where an [`IncomingBody`] says.
@@ -15,7 +16,7 @@ use crate::transport::posted_receives::{PostedReceives, ReceiveTarget};
 use crate::transport::requests::{GetTarget, PendingRequests, finish};
 use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::frame::Frame;
-use crate::wire::message::{AtomicOperation, Put, RemoteAddress, Stream};
+use crate::wire::message::{AtomicOperation, Message, Put, RemoteAddress, Stream};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -84,6 +85,14 @@ impl IncomingBody {
     /// Whether it is the payload of a put by a channel.
     pub(crate) fn is_of_channel(&self) -> bool {
         matches!(&self.sink, Sink::Put { put, .. } if put.stream.queue == CHANNELS)
+    }
+
+    /// Whether its place still serves the same purpose. The caller holds the lock of the segment.
+    pub(crate) fn is_current(&self) -> bool {
+        match &self.sink {
+            Sink::Put { segment, put } => is_current(segment, put),
+            _ => true,
+        }
     }
 
     /// So many bytes of it have come.
@@ -172,7 +181,7 @@ impl<'a> SoftwareTarget<'a> {
     }
 
     fn put(self, served: &mut Served, put: Put) -> Action {
-        let found = find_for_put(self.up.memory(), &put);
+        let found = find_target(self.up.memory(), &put);
         match found {
             Ok(segment) if put.size == 0 => complete(served, &segment, &put),
             Err(reason) if put.size == 0 => refuse(served, &put, reason),
@@ -226,7 +235,9 @@ impl<'a> SoftwareTarget<'a> {
         }
         let slot = segment.pointer().wrapping_add(put.remote.offset as usize);
         // SAFETY: the range was checked when the frame came, and is written here only.
-        unsafe { self.posted_receives.target(peer, put, body.offset, slot) }
+        let target = unsafe { self.posted_receives.target(peer, put, body.offset, slot) };
+        // What a channel expects that has come to use the slot since is not for this message.
+        target.filter(|_| is_current(segment, put))
     }
 
     /// Where a payload goes; nowhere if nobody wants it any more.
@@ -245,7 +256,7 @@ impl<'a> SoftwareTarget<'a> {
     pub(crate) fn store(self, body: &mut IncomingBody, bytes: &[u8]) {
         if let Some(segment) = self.wanted(body) {
             let accepts = segment.accept();
-            if *accepts {
+            if *accepts && body.is_current() {
                 let to = segment.pointer().wrapping_add(body.offset as usize);
                 if let (8, true) = (bytes.len(), to.cast::<u64>().is_aligned()) {
                     // As one word, since programs look at it as one.
@@ -269,7 +280,7 @@ impl<'a> SoftwareTarget<'a> {
         match sink {
             Sink::Put { segment, put } => {
                 // Members of a channel may not know yet that this rank has done its part and left.
-                if !*segment.accept() && segment.id != ARENA {
+                if segment.id != ARENA && !*segment.accept() {
                     let reason = format!("{} was deleted", segment.id);
                     refuse(served, &put, reason)
                 } else if put.last {
@@ -306,17 +317,31 @@ fn complete(served: &mut Served, segment: &Segment, put: &Put) -> Action {
     {
         return refuse(served, put, reason);
     }
-    notify(segment, put);
-    let notified = put.value != 0;
+    let notified = notify(segment, put);
     let generation = put.stream.generation;
     served.completed.add(if put.stream.queue == CHANNELS {
         // Channels go by their own counts, but for memory in flight; see [`crate::channel`].
         let (in_flight, awaited) = (generation != 0, is_awaited(generation));
-        Completed::OfChannel { notified, in_flight, awaited }
+        Completed::OfChannel { notified: notified == Some(true), in_flight, awaited }
     } else {
-        Completed::OfQueue { notified, size: put.size }
+        Completed::OfQueue { notified: put.value != 0, size: put.size }
     });
-    Action::Nothing
+    match notified {
+        Some(_) => Action::Nothing,
+        // In order with what this rank has put there by channels.
+        None => Action::Refuse { stream: put.stream, answer: closed(put) },
+    }
+}
+
+/// The answer to what was put into a range that is not lent any more.
+fn closed(put: &Put) -> Frame {
+    Frame::Message(Message::Closed { lease: put.remote.generation })
+}
+
+/// Whether a place still serves the same purpose. The caller holds the lock of the segment.
+fn is_current(segment: &Segment, put: &Put) -> bool {
+    let RemoteAddress { generation, offset, .. } = put.remote;
+    segment.id != ARENA || segment.leases.covers(generation, offset, put.size)
 }
 
 /// A put cannot be carried out; said once for all its parts.
@@ -335,9 +360,23 @@ fn refuse(served: &mut Served, put: &Put, reason: String) -> Action {
 /// # Errors
 /// In words, for the peer.
 fn find(memory: &Memory, remote: RemoteAddress, size: u64) -> Result<Arc<Segment>, String> {
+    let segment = find_for_put(memory, remote, size)?;
+    let RemoteAddress { generation, offset, .. } = remote;
+    if segment.id == ARENA && !segment.leases.covers(generation, offset, size) {
+        return Err("the channel was closed".to_owned());
+    }
+    Ok(segment)
+}
+
+/// The same for a put, whose range of an arena is looked at when the data has come.
+///
+/// # Errors
+/// In words, for the peer.
+fn find_for_put(memory: &Memory, remote: RemoteAddress, size: u64) -> Result<Arc<Segment>, String> {
     let RemoteAddress { segment: id, generation, offset } = remote;
     let SegmentId(number) = id;
-    let segment = memory.find(id).filter(|segment| segment.generation == generation);
+    let is_it = |segment: &Arc<Segment>| id == ARENA || segment.generation == generation;
+    let segment = memory.find(id).filter(is_it);
     let segment = segment.ok_or_else(|| {
         format!("segment {number} was deleted; {size} bytes at offset {offset} were meant")
     })?;
@@ -352,8 +391,8 @@ fn find(memory: &Memory, remote: RemoteAddress, size: u64) -> Result<Arc<Segment
 ///
 /// # Errors
 /// In words, for the peer.
-fn find_for_put(memory: &Memory, put: &Put) -> Result<Arc<Segment>, String> {
-    let segment = find(memory, put.remote, put.size)?;
+fn find_target(memory: &Memory, put: &Put) -> Result<Arc<Segment>, String> {
+    let segment = find_for_put(memory, put.remote, put.size)?;
     // One that is not to be set need not exist.
     if put.value != 0 {
         check_notification(memory, segment.id, put.notification)?;
@@ -368,12 +407,18 @@ fn check_notification(memory: &Memory, of: SegmentId, id: NotificationId) -> Res
     Ok(())
 }
 
-/// The data of a put is in its place: sets its notification.
+/// The data of a put is in its place: sets its notification, and says whether there is one. `None`
+/// where the range of an arena is not lent any more.
 #[inline]
-fn notify(segment: &Segment, put: &Put) {
+fn notify(segment: &Segment, put: &Put) -> Option<bool> {
+    let accepts = (segment.id == ARENA).then(|| segment.accept());
+    if accepts.is_some() && !is_current(segment, put) {
+        return None;
+    }
     if put.value != 0 {
         slots::set(segment.notification(put.notification.index()), put.value);
     }
+    Some(put.value != 0)
 }
 
 /// Carries out an atomic operation of a peer and returns the former value.

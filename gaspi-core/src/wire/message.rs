@@ -156,6 +156,9 @@ pub(crate) enum Message {
     Withhold { request: u64 },
     /// Of a lane that a device is to carry.
     Pairing(Pairing),
+    /// What was put into the range that the sender had lent under this number has come too late: it
+    /// has closed its end of the channel.
+    Closed { lease: u32 },
     /// Of a group that both are members of.
     Group(GroupMessage),
 }

@@ -4,11 +4,13 @@ use super::{alone, demand, number, objects};
 use gaspi_tests::Result;
 
 /// Figures of a number of ranks, all of them above 0.
-const FIGURES: [&str; 11] = [
+const FIGURES: [&str; 13] = [
     "proc_init_us",
     "segment_create_us",
     "barrier_us",
     "allreduce_us",
+    "coll_first_us",
+    "coll_next_us",
     "proc_term_us",
     "cpu_us",
     "descriptors",

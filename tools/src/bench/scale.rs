@@ -88,11 +88,13 @@ const fn line(key: &'static str, text: &'static str, of: Of, unit: Unit) -> Line
 }
 
 /// What each rank prints, by the keys of its line.
-const LINES: [Line; 9] = [
+const LINES: [Line; 11] = [
     line("proc_init_us", "gaspi_proc_init", Of::Slowest, Unit::Us),
     line("segment_create_us", "gaspi_segment_create of 64 KiB", Of::Slowest, Unit::Us),
     line("barrier_us", "gaspi_barrier, mean of five", Of::Slowest, Unit::Us),
     line("allreduce_us", "gaspi_allreduce of one double", Of::Slowest, Unit::Us),
+    line("coll_first_us", "first gaspi_coll_allreduce", Of::Slowest, Unit::Us),
+    line("coll_next_us", "the next, mean of five", Of::Slowest, Unit::Us),
     line("proc_term_us", "gaspi_proc_term", Of::Slowest, Unit::Us),
     line("cpu_us", "CPU time of a rank for all that", Of::Mean, Unit::Us),
     line("descriptors", "descriptors after gaspi_proc_init", Of::Most, Unit::Count),

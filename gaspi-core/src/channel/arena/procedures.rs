@@ -89,7 +89,8 @@ impl Inner {
         life == liveness::DEAD || (life == liveness::LEFT && ended())
     }
 
-    /// The arena of a peer, as it describes it. Gives 1 if this rank may copy from its process.
+    /// The arena of a peer of this node, as it describes it. Gives 1 if this rank may copy from its
+    /// process.
     pub(crate) fn import_arena(
         &self,
         peer: Rank,
@@ -100,24 +101,20 @@ impl Inner {
         if let Some(known) = known.filter(|view| view.target.generation == register.generation) {
             return Ok(known.copies.is_some().into());
         }
-        let view = if self.endpoint(peer).capabilities().maps_memory {
-            let pid = self.ranks.cards[peer.index()].pid;
-            let target = Target::import(register, pid, descriptors, self.memory.shape)
-                .map_err(|error| error.to_string())?;
-            let copies = match may_copy(register, pid) {
-                Ok(()) => Some(pid),
-                Err(reason) => {
-                    log::debug!("channel_open: memory of {peer} cannot be copied: {reason}");
-                    None
-                }
-            };
-            View { target, copies }
-        } else {
-            View {
-                target: Target::remote((register.size, register.generation), None),
-                copies: None,
+        if !self.endpoint(peer).capabilities().maps_memory {
+            return Err("arenas of other nodes are not mapped".to_owned());
+        }
+        let pid = self.ranks.cards[peer.index()].pid;
+        let target = Target::import(register, pid, descriptors, self.memory.shape)
+            .map_err(|error| error.to_string())?;
+        let copies = match may_copy(register, pid) {
+            Ok(()) => Some(pid),
+            Err(reason) => {
+                log::debug!("channel_open: memory of {peer} cannot be copied: {reason}");
+                None
             }
         };
+        let view = View { target, copies };
         let answer = view.copies.is_some().into();
         *self.channels.views[peer.index()].lock() =
             Some(Known { view: Arc::new(view), gone: false });

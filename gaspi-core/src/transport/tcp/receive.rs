@@ -419,7 +419,7 @@ impl Receiver {
             Some(segment) => {
                 let accepts = segment.accept();
                 let pointer = segment.pointer().wrapping_add(body.offset as usize);
-                (accepts.then_some(accepts), pointer)
+                ((*accepts && body.is_current()).then_some(accepts), pointer)
             }
             None => (None, std::ptr::null_mut()),
         };

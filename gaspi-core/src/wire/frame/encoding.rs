@@ -41,6 +41,7 @@ variants! { Message, else Group(message):
     6 => Kill,
     17 => Withhold { request },
     24 => Pairing(pairing),
+    30 => Closed { lease },
 }
 
 variants! { Pairing:

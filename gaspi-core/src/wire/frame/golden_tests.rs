@@ -120,6 +120,7 @@ fn connections() -> Vec<Frame> {
             keys: vec![MemoryKey { device: 9, key: 0x0a0b_0c0d, address: 0x0e0f }],
         }),
         Frame::Message(Message::Revoke { segment: SegmentId(2), generation: 0x0304_0506 }),
+        Frame::Message(Message::Closed { lease: 0x0304_0506 }),
         Frame::Message(Message::Kill),
         pairing(Pairing::Offer(PairOffer {
             queue: QueueId(1),
@@ -172,7 +173,7 @@ fn fields_beyond_their_limits_are_refused() {
     // The kind, the fields in front, and the field itself.
     let size = (PAYLOAD_MAX + 1).to_le_bytes();
     let refused: [(&str, &[&[u8]]); 11] = [
-        ("unknown kind", &[&[30]]),
+        ("unknown kind", &[&[31]]),
         ("pairing", &[&[24], &[4], &[0; 5]]),
         ("keys", &[&[3], &[0; 46], &[5], &[0; 65]]),
         ("another magic", &[&[0], &[0; 22]]),

@@ -162,6 +162,7 @@ fn connections() -> impl Strategy<Value = Frame> {
         register().prop_map(Frame::Register),
         any::<String>().prop_map(|reason| Frame::TurnedAway { reason }),
         any::<u64>().prop_map(|count| Frame::Epoch { count }),
+        any::<u32>().prop_map(|lease| Frame::Message(Message::Closed { lease })),
         Just(Frame::Message(Message::Kill)),
         Just(Frame::Goodbye),
         Just(Frame::Release),

@@ -233,14 +233,12 @@ fn memory_of_the_arena_is_mapped_by_the_members_of_the_node() {
         let location = channel.locate(memory.pointer().wrapping_add(99_999), 1);
         let [kind, offset] = location.encode();
         channel.publish_notice([kind, offset, 0, 0, 0, 0]);
-        for member in 0..channel.ranks().len() {
+        for member in (0..channel.ranks().len()).filter(|member| channel.is_local(*member)) {
             let words = until(&channel, || channel.read_notice(member)).expect("told");
             let location = Location::decode([words[0], words[1]]);
-            if channel.is_local(member) {
-                let reached = channel.reach(member, location, 1).expect("mapped");
-                let found = read(&reached.slice().expect("mapped"), 1);
-                assert_eq!(found, [member as u8 + 1]);
-            }
+            let reached = channel.reach(member, location, 1).expect("mapped");
+            let found = read(&reached.slice().expect("mapped"), 1);
+            assert_eq!(found, [member as u8 + 1]);
         }
         meet(rt);
         drop(memory);
@@ -365,6 +363,118 @@ fn what_a_member_sent_before_it_left_is_there() {
     });
 }
 
+/// With how many members of other nodes this rank is connected, or has been.
+fn in_touch(channel: &Channel) -> usize {
+    let far = |member: &usize| !channel.is_local(*member) && channel.is_in_touch(*member);
+    (0..channel.ranks().len()).filter(far).count()
+}
+
+/// Ranks that are nodes of their own, more than a rank is connected with after its start.
+const FAR: u32 = 24;
+
+fn run_far(body: impl Fn(&Runtime) + Sync) {
+    let job = |id: &str, rank: Rank| Job::in_process(id, rank, FAR).on_node(rank.0.into());
+    ranks::run_jobs(FAR, &Config::default(), job, |rt| {
+        body(&rt);
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+/// A member with whom this rank is connected by messages only.
+fn far_from(channel: &Channel) -> usize {
+    let n = channel.ranks().len();
+    (channel.me() + n / 2 - 1) % n
+}
+
+fn a_channel_connects_those_that_send_each_other_something() {
+    run_far(|rt| {
+        let first = open(rt);
+        let before = in_touch(&first);
+        // Two for each power of two at most.
+        assert!(before <= 10, "{before} connections to begin with");
+        let to = far_from(&first);
+        let n = first.ranks().len();
+        let from = (0..n).find(|member| (member + n / 2 - 1) % n == first.me()).expect("one");
+        meet(rt);
+        send(&first, to, 0).expect("sent");
+        receive(&first, from, 0).expect("received");
+        meet(rt);
+        let after = in_touch(&first);
+        assert!(
+            first.is_in_touch(to) && after <= before + 2,
+            "{after} connections, {before} before"
+        );
+        drop(first);
+        let second = open(rt);
+        assert!(in_touch(&second) <= after, "the end of a channel connects nobody");
+        meet(rt);
+    });
+}
+
+/// The place of a channel is used again at once where nobody has sent anything.
+fn what_comes_after_the_end_of_a_channel_goes_nowhere() {
+    run_far(|rt| {
+        let first = open(rt);
+        let (me, n) = (first.me(), first.ranks().len());
+        let far = |member: usize| (member + n / 2 - 1) % n;
+        let place = first.incoming(far(0), 0).as_ptr() as usize;
+        let first = (me != 0).then_some(first);
+        let second = open(rt);
+        if me == 0 {
+            assert_eq!(second.incoming(far(0), 0).as_ptr() as usize, place, "the same place");
+        }
+        meet(rt);
+        if let Some(first) = first.filter(|_| me == far(0)) {
+            for index in 0..3 {
+                post(&first, 0, index, &[0xff; HEADER + 256]).expect("nobody is gone");
+            }
+            first.publish_notice([4; 6]);
+            until(&first, || first.has_closed(0).then_some(())).expect("told so");
+            assert_eq!(first.check(), Ok(()), "that is no failure");
+        }
+        meet(rt);
+        if me == 0 {
+            assert_eq!((second.received(far(0)), second.read_notice(far(0))), (0, None));
+        }
+        if me == far(0) {
+            send(&second, 0, 0).expect("sent");
+        }
+        if me == 0 {
+            receive(&second, far(0), 0).expect("of the channel that is there");
+        }
+        meet(rt);
+    });
+}
+
+fn a_member_without_a_connection_is_asked_for_its_notices() {
+    run_far(|rt| {
+        let channel = open(rt);
+        let n = channel.ranks().len();
+        channel.publish_notice([1; 6]);
+        meet(rt);
+        let to = far_from(&channel);
+        if !channel.is_in_touch(to) {
+            assert_eq!(channel.read_notice(to), None, "nobody has told it");
+        }
+        let before = channel.notice_count();
+        channel.ask_for_notice(to);
+        let told = until(&channel, || channel.read_notice(to)).expect("an answer");
+        assert_eq!(told, [1; 6]);
+        assert!(channel.notice_count() >= before);
+        meet(rt);
+        // From now on it is told of all, without being asked, and so is the other one.
+        let from = (0..n).find(|member| (member + n / 2 - 1) % n == channel.me()).expect("one");
+        assert_eq!(until(&channel, || channel.read_notice(from)).expect("told"), [1; 6]);
+        meet(rt);
+        channel.publish_notice([2; 6]);
+        for member in [to, from] {
+            let news = || channel.read_notice(member).filter(|words| *words == [2; 6]);
+            until(&channel, news).expect("told");
+        }
+        meet(rt);
+    });
+}
+
 fn until_left(channel: &Channel, left: impl Fn() -> bool) {
     channel.wait_for(LIMIT.deadline(), || left().then_some(())).expect("it leaves");
 }
@@ -385,4 +495,8 @@ tests! {
         a_member_that_dies_is_named_by_open_and_by_check,
         a_member_may_leave_as_soon_as_it_has_opened,
         what_a_member_sent_before_it_left_is_there;
+    TCP:
+        a_channel_connects_those_that_send_each_other_something,
+        what_comes_after_the_end_of_a_channel_goes_nowhere,
+        a_member_without_a_connection_is_asked_for_its_notices;
 }

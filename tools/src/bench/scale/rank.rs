@@ -1,9 +1,10 @@
 //! One rank of a job of `gaspi-bench scale`: calls the library as any program does, without what
 //! the other tests set up between ranks, and prints its figures as one line.
 
+use crate::elements::{Op, Type};
 use crate::failure::{Failure, Result};
 use crate::job::{LIMIT_MS, micros};
-use crate::library::{ERROR, Library, Procedures, Status};
+use crate::library::{Collectives, ERROR, Library, Procedures, Status};
 use crate::transport::Choice;
 use crate::{resident, system, text};
 use clap::ValueEnum;
@@ -53,9 +54,9 @@ pub(super) fn run(part: Part, transport: Option<Choice>) -> Result<()> {
     if let Some(choice) = transport {
         choice.tell();
     }
-    let procedures = Library::load()?.procedures;
+    let Library { procedures, extensions, .. } = Library::load()?;
     match part {
-        Part::Steps => measure(procedures),
+        Part::Steps => measure(procedures, extensions.collectives),
         Part::Death => lose_one(procedures),
     }
 }
@@ -104,11 +105,28 @@ impl Rank {
             allreduce(from, to, 1, SUM, TYPE_DOUBLE, GROUP_ALL, LIMIT_MS)
         };
         self.call("gaspi_allreduce", status)?;
+        self.check_sum("gaspi_allreduce", sum)
+    }
+
+    /// The same by the collectives of the library.
+    fn coll_allreduce(&self, collectives: &Collectives) -> Result<()> {
+        let (mut own, mut sum) = (f64::from(self.number), 0f64);
+        let (from, to) = ((&raw mut own).cast(), (&raw mut sum).cast());
+        let (of_type, by) = (Type::F64.code(), Op::Sum.code());
+        let allreduce = collectives.allreduce;
+        // SAFETY: one double is read, and one written; no options.
+        let status =
+            unsafe { allreduce(from, to, 1, of_type, by, GROUP_ALL, std::ptr::null(), LIMIT_MS) };
+        self.call("gaspi_coll_allreduce", status)?;
+        self.check_sum("gaspi_coll_allreduce", sum)
+    }
+
+    fn check_sum(&self, name: &str, sum: f64) -> Result<()> {
         let expected = f64::from(self.ranks) * (f64::from(self.ranks) - 1.0) / 2.0;
         if sum == expected {
             return Ok(());
         }
-        Err(Failure::run(format!("gaspi_allreduce returned {sum} instead of {expected}")))
+        Err(Failure::run(format!("{name} returned {sum} instead of {expected}")))
     }
 
     fn leave(&self) -> Result<()> {
@@ -130,7 +148,7 @@ fn descriptors() -> Option<usize> {
     Some(std::fs::read_dir("/proc/self/fd").ok()?.count() - 1)
 }
 
-fn measure(procedures: Procedures) -> Result<()> {
+fn measure(procedures: Procedures, collectives: Option<Collectives>) -> Result<()> {
     let (begin, cpu) = (Instant::now(), system::cpu_time());
     let rank = Rank::join(procedures)?;
     let proc_init = micros(begin.elapsed());
@@ -142,6 +160,12 @@ fn measure(procedures: Procedures) -> Result<()> {
     (0..BEFORE).try_for_each(|_| rank.barrier())?;
     let barriers = timed(|| (0..MEASURED).try_for_each(|_| rank.barrier()))?;
     let allreduce = timed(|| rank.allreduce())?;
+    rank.barrier()?;
+    let [coll_first, colls] = [1, MEASURED].map(|times| {
+        let collectives = collectives.as_ref()?;
+        Some(timed(|| (0..times).try_for_each(|_| rank.coll_allreduce(collectives))))
+    });
+    let (coll_first, colls) = (coll_first.transpose()?, colls.transpose()?);
     // No rank leaves while others still compute: they would have to wait for a core.
     rank.barrier()?;
     let descriptors_later = descriptors();
@@ -154,6 +178,8 @@ fn measure(procedures: Procedures) -> Result<()> {
         "segment_create_us": segment_create,
         "barrier_us": barriers / f64::from(MEASURED),
         "allreduce_us": allreduce,
+        "coll_first_us": coll_first,
+        "coll_next_us": colls.map(|colls| colls / f64::from(MEASURED)),
         "proc_term_us": proc_term,
         "cpu_us": cpu,
         "descriptors": descriptors_first,

@@ -1,0 +1,77 @@
+//! Which ranges of an arena messages may come to. Each range is lent under a number of its own to
+//! those that send there. What names another number is late, and goes nowhere. A lease ends in two
+//! steps: first for data, while its notifications still tell what others have done, then for all.
+//!
+//! Whoever writes what has come holds the lock of [`Segment::accept`](super::Segment::accept) from
+//! the look at the lease to the write. A lease ends under the same lock, so that nothing is written
+//! behind its end.
+
+use crate::sync::Mutex;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The leases of a segment, by first byte.
+#[derive(Debug, Default)]
+pub(crate) struct Leases(Mutex<BTreeMap<u64, Lease>>);
+
+#[derive(Debug)]
+struct Lease {
+    /// Behind the last byte.
+    end: u64,
+    number: u32,
+    takes_data: bool,
+}
+
+impl Leases {
+    /// Lends a range under a number.
+    pub(crate) fn begin(&self, range: Range<u64>, number: u32) {
+        let lease = Lease { end: range.end, number, takes_data: true };
+        self.0.lock().insert(range.start, lease);
+    }
+
+    /// No more data comes to the range that begins here.
+    pub(super) fn end_data(&self, start: u64) {
+        if let Some(lease) = self.0.lock().get_mut(&start) {
+            lease.takes_data = false;
+        }
+    }
+
+    /// Ends the lease of the range that begins here, if it is lent.
+    pub(super) fn end(&self, start: u64) {
+        self.0.lock().remove(&start);
+    }
+
+    /// Whether so many bytes, or a notification without any, may come to a range that is lent under
+    /// this number.
+    pub(crate) fn covers(&self, number: u32, offset: u64, size: u64) -> bool {
+        let leases = self.0.lock();
+        let around = leases.range(..=offset).next_back();
+        around.is_some_and(|(_, lease)| {
+            let takes = lease.takes_data || size == 0;
+            let inside = offset < lease.end && offset.saturating_add(size) <= lease.end;
+            takes && lease.number == number && inside
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_range_is_lent_under_its_number_until_it_ends() {
+        let leases = Leases::default();
+        leases.begin(4096..8192, 7);
+        leases.begin(8192..12288, 8);
+        assert!(leases.covers(7, 4096, 4096) && leases.covers(7, 8192 - 64, 64));
+        assert!(!leases.covers(7, 8192 - 64, 65), "it would reach into the next range");
+        assert!(!leases.covers(8, 4096, 1) && !leases.covers(7, 8192, 1));
+        assert!(!leases.covers(7, 0, 1) && !leases.covers(8, 12288, 0));
+        leases.end_data(4096);
+        assert!(!leases.covers(7, 4096, 1) && leases.covers(7, 4096, 0), "notifications only");
+        leases.end(4096);
+        assert!(!leases.covers(7, 4096, 0));
+        leases.begin(4096..8192, 9);
+        assert!(!leases.covers(7, 4096, 64) && leases.covers(9, 4096, 64));
+    }
+}
