@@ -18,7 +18,7 @@ use crate::sync::epoch::{self, FastGuard, PeerCounters};
 use crate::sync::{AtomicU64, Ordering, slots};
 use crate::transport::endpoint::CarrierKind;
 use crate::transport::shm::area::wake_kind;
-use crate::transport::verbs::{DirectLane, Local, Refused, Remote as RemotePlace};
+use crate::transport::verbs::{DirectLane, Local, LoneRun, Refused, Remote as RemotePlace};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 
 const WORD: u64 = size_of::<u64>() as u64;
@@ -244,16 +244,15 @@ impl<'a> FastPath<'a> {
         Some(())
     }
 
-    /// The lane by which this rank's device carries a transfer as it is, if nothing is in the way,
-    /// and who it is counted for.
+    /// The lane by which this rank's device carries a transfer as it is, to which this thread may
+    /// post, the memory that is here, and who it is counted for.
     #[inline(always)]
     fn device_lane(
         &self,
         t: &Transfer,
         target: &Target,
         queue: QueueId,
-    ) -> Option<(DirectLane<'a>, &'a PeerCounters)> {
-        let Reach::Device { key, address } = target.reach else { return None };
+    ) -> Option<(DirectLane<'a>, &'a Segment, &'a PeerCounters)> {
         let local = self.segment(t.local)?;
         let fits_all =
             fits(target.size, t.remote_offset, t.size) && fits(local.size, t.local_offset, t.size);
@@ -262,11 +261,19 @@ impl<'a> FastPath<'a> {
         }
         let (peer, device) = (self.peer(t.rank)?, self.inner.endpoints.device.as_ref()?);
         self.queue(queue)?;
+        let lane = device.direct(queue, t.rank)?;
+        let open = lane.is_open_to(self.guard.slot()) && lane.takes(t.size);
+        open.then_some((lane, local, peer))
+    }
+
+    /// Where both ends of a transfer lie, if devices reach them. Asked last, so that it is looked
+    /// up where it is written down.
+    #[inline(always)]
+    fn places(t: &Transfer, local: &Segment, target: &Target) -> Option<(Local, RemotePlace)> {
+        let Reach::Device { key, address } = target.reach else { return None };
         let own = local.pointer() as u64 + t.local_offset;
         let local = Local { address: own, key: Some(local.prepared.local_key()?) };
-        let remote = RemotePlace { address: address + t.remote_offset, key };
-        let lane = device.direct(self.guard.slot(), (queue, t.rank), local, remote)?;
-        lane.takes(t.size).then_some((lane, peer))
+        Some((local, RemotePlace { address: address + t.remote_offset, key }))
     }
 
     /// A write to a rank of another node, handed to this rank's device: it is done when the queue
@@ -279,7 +286,8 @@ impl<'a> FastPath<'a> {
         signal: Option<(NotificationId, u32)>,
         queue: QueueId,
     ) -> Option<()> {
-        let (lane, peer) = self.device_lane(t, target, queue)?;
+        let (lane, local, peer) = self.device_lane(t, target, queue)?;
+        let places = Self::places(t, local, target)?;
         self.take_slot(queue)?;
         let (notification, value) = signal.unwrap_or((NotificationId(0), 0));
         let (segment, generation) = (t.remote, target.generation);
@@ -292,7 +300,7 @@ impl<'a> FastPath<'a> {
         peer.add(requests as usize, 1);
         self.guard.count(Counter::BytesWrittenVerbs as usize, t.size);
         self.guard.count(Counter::RequestsVerbs as usize, 1);
-        if let Err(refused) = lane.write(&put, signal.is_some()) {
+        if let Err(refused) = lane.write(&put, places, signal.is_some()) {
             self.call_progress(refused);
         }
         Some(())
@@ -301,13 +309,14 @@ impl<'a> FastPath<'a> {
     /// The same for a read.
     #[inline(always)]
     fn read_by_device(&self, t: &Transfer, target: &Target, queue: QueueId) -> Option<()> {
-        let (lane, peer) = self.device_lane(t, target, queue)?;
+        let (lane, local, peer) = self.device_lane(t, target, queue)?;
+        let places = Self::places(t, local, target)?;
         self.take_slot(queue)?;
         peer.add(PeerCounter::BytesRead as usize, t.size);
         peer.add(PeerCounter::Reads as usize, 1);
         self.guard.count(Counter::BytesReadVerbs as usize, t.size);
         self.guard.count(Counter::RequestsVerbs as usize, 1);
-        if let Err(refused) = lane.read(t.size) {
+        if let Err(refused) = lane.read(t.size, places) {
             self.call_progress(refused);
         }
         Some(())
@@ -365,6 +374,19 @@ impl<'a> FastPath<'a> {
         if !idle || !q.reset_fast(self.guard.slot()) {
             return None;
         }
+        self.guard.count(Counter::Waits as usize, 1);
+        Some(())
+    }
+
+    /// Ends a run that alone is under way on its queue, if it is this thread's and all of it is
+    /// done; what is posted is forgotten then.
+    #[inline]
+    pub(crate) fn end_run(self, queue: QueueId, run: LoneRun<'_>) -> Option<()> {
+        let q = self.queue(queue)?;
+        self.counts()?;
+        q.end_run_fast(self.guard.slot(), run)?;
+        // Another thread may wait for the queue too.
+        self.inner.ranks.wake_own();
         self.guard.count(Counter::Waits as usize, 1);
         Some(())
     }

@@ -16,6 +16,7 @@ use crate::sync::lane::LaneCarrier;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::transport::endpoint::CarrierKind;
+use crate::transport::verbs::LoneRun;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -145,6 +146,19 @@ impl Queue {
             self.posted.store(0, Ordering::Relaxed);
         }
         may
+    }
+
+    /// Ends a run that alone is under way, and forgets what is posted, if both are the calling
+    /// thread's. Only in a section.
+    #[inline]
+    pub(crate) fn end_run_fast(&self, slot: &Slot, run: LoneRun<'_>) -> Option<()> {
+        if !self.is_owned(slot) {
+            return None;
+        }
+        let generation = run.end(slot, |generation| self.in_flight.has_one_of(generation))?;
+        self.complete(run.peer(), generation, 1, None);
+        self.posted.store(0, Ordering::Relaxed);
+        Some(())
     }
 
     /// Forgets what is posted.
@@ -289,15 +303,16 @@ impl Queue {
 
     /// Completes `count` requests begun earlier.
     pub(crate) fn complete(&self, rank: Rank, generation: u32, count: u32, failure: Option<&str>) {
+        let lane = self.lane(rank);
         // Purged ones too: they were under way until now.
-        self.lane(rank).carrier.end(count);
+        lane.carrier.end(count);
         match failure {
-            None => self.count_off(rank, generation, count),
+            None => self.count_off(lane, generation, count),
             Some(reason) => {
                 let mut failures = self.failures();
                 if self.expects(generation) {
                     self.fail_locked(&mut failures, reason, count);
-                    self.count_off(rank, generation, count);
+                    self.count_off(lane, generation, count);
                 }
             }
         }
@@ -305,8 +320,8 @@ impl Queue {
 
     /// The lane first: where the queue is seen to be idle, so are its lanes.
     #[inline]
-    fn count_off(&self, rank: Rank, generation: u32, count: u32) {
-        self.lane(rank).in_flight.complete(generation, count);
+    fn count_off(&self, lane: &Lane, generation: u32, count: u32) {
+        lane.in_flight.complete(generation, count);
         self.in_flight.complete(generation, count);
     }
 
@@ -319,7 +334,8 @@ impl Queue {
         (count, lost): (u32, u32),
         reason: &str,
     ) {
-        self.lane(rank).carrier.end(count);
+        let lane = self.lane(rank);
+        lane.carrier.end(count);
         let mut failures = self.failures();
         if !self.expects(generation) {
             return;
@@ -332,7 +348,7 @@ impl Queue {
         *failures.losses.entry(rank).or_default() += 1;
         self.ever_lost.store(true, Ordering::Relaxed);
         self.fail_locked(&mut failures, reason, lost);
-        self.count_off(rank, generation, count);
+        self.count_off(lane, generation, count);
     }
 
     /// How often requests to `rank` were lost: while that stays the same, nothing of a call was.

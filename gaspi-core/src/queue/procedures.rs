@@ -4,6 +4,7 @@ use super::{DELETED, NOBODY, Queue};
 use crate::config::QUEUE_MAX;
 use crate::error::{Error, Result};
 use crate::ids::QueueId;
+use crate::policy::spin::BRIEF_LOOKS;
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
 use crate::sync::Ordering;
@@ -12,6 +13,9 @@ use crate::timeout::Timeout;
 use crate::transport::endpoint::CarrierKind;
 use crate::wait::{Call, Waiting};
 use crate::wire::message::Stream;
+
+/// A thread that looks for the end of its own run looks at all that has come every so many times.
+const LOOKS_AT_ALL: u32 = 8;
 
 impl Inner {
     #[inline]
@@ -55,7 +59,39 @@ impl Runtime {
             return Ok(());
         }
         let inner = self.inner();
-        wait_busy(inner, inner.queue(queue)?, queue, timeout)
+        let q = inner.queue(queue)?;
+        if self.wait_for_run(queue, timeout).is_some() {
+            return Ok(());
+        }
+        wait_busy(inner, q, queue, timeout)
+    }
+
+    /// Waits for a run of this thread that alone is under way, for about as long as a device takes.
+    #[cold]
+    fn wait_for_run(&self, queue: QueueId, timeout: Timeout) -> Option<()> {
+        let inner = self.inner();
+        let verbs = inner.endpoints.verbs(inner)?;
+        let run = verbs.table.lone_run(queue)?;
+        inner.endpoints.flush(inner);
+        let polling = &inner.endpoints.stream.polling;
+        let is_brief = timeout == Timeout::Test || !inner.waiter.spins();
+        for look in 1..=if is_brief { 1 } else { BRIEF_LOOKS } {
+            if look % LOOKS_AT_ALL == 0 {
+                verbs.poll();
+            } else {
+                verbs.look_at(run);
+            }
+            if self.try_fast(|fast| fast.end_run(queue, run)).is_some() {
+                polling.note_brief();
+                return Some(());
+            }
+            if !run.is_there() {
+                return None;
+            }
+            // Else the progress thread would be told of what comes.
+            polling.note_caller_poll();
+        }
+        None
     }
 
     /// Makes a queue and returns the lowest free id (GASPI 17.1, 8.5.1).

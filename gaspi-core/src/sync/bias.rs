@@ -8,12 +8,9 @@
 //! resumes, without the lock, and whoever takes it meanwhile waits for nothing.
 
 use super::epoch::{self, Slot};
-use super::{AtomicU32, AtomicUsize, Ordering};
+use super::holder::Holder;
+use super::{AtomicU32, AtomicU64, Ordering};
 
-/// Nobody holds it.
-const NOBODY: usize = 0;
-/// Beside a holder whose right rests: slots are aligned, so that the bit is free.
-const RESTING: usize = 1;
 /// Once another thread has taken the right, a thread that wants it asks so often before it gets it:
 /// threads that take turns pay for the lock, not for taking.
 const PATIENCE: u32 = 16;
@@ -21,10 +18,10 @@ const PATIENCE: u32 = 16;
 /// Who holds the right, if anybody does.
 #[derive(Debug, Default)]
 pub(crate) struct Bias {
-    /// The address of a thread's slot, and whether its right rests.
-    holder: AtomicUsize,
+    /// By the addresses of threads' slots.
+    holder: Holder<AtomicU64>,
     /// Who asked last, and how often in a row.
-    asker: AtomicUsize,
+    asker: AtomicU64,
     asked: AtomicU32,
     /// Whether another thread has ever taken it from its holder.
     was_taken: AtomicU32,
@@ -34,15 +31,13 @@ impl Bias {
     /// Whether the thread of `slot` holds the right. Only in a section of it.
     #[inline(always)]
     pub(crate) fn is_held_by(&self, slot: &Slot) -> bool {
-        // Relaxed: whoever takes the right waits for the end of the section.
-        self.holder.load(Ordering::Relaxed) == address(slot)
+        self.holder.is(address(slot))
     }
 
     /// Gives the right to the thread of `slot`; false if another one holds it, from which it has to
     /// be taken, or if the thread is to ask again. Under the lock.
     pub(crate) fn give(&self, slot: &Slot) -> bool {
-        // Acquire: pairs with the Release in `give_back`.
-        if self.holder.load(Ordering::Acquire) != NOBODY {
+        if !self.holder.is_nobody() {
             return self.is_held_by(slot);
         }
         // Relaxed, here and below: the lock orders them.
@@ -52,71 +47,62 @@ impl Bias {
         self.asked.store(asked, order);
         let given = self.was_taken.load(order) == 0 || asked > PATIENCE;
         if given {
-            self.holder.store(address(slot), order);
+            self.holder.set(address(slot));
         }
         given
     }
 
     /// The holder gives the right back, in the section that it uses it in.
     pub(crate) fn give_back(&self) {
-        // Release: whoever finds nobody sees what the holder did.
-        self.holder.store(NOBODY, Ordering::Release);
+        self.holder.give_back();
+    }
+
+    /// The holder lets the right rest, at the end of what it uses it for in a section.
+    #[inline]
+    pub(crate) fn rest_in_section(&self, slot: &Slot) {
+        self.holder.rest_in_section(address(slot));
     }
 
     /// Lets the right rest if the calling thread holds it, and takes it from any other. Under the
     /// lock, and not in a section of this thread that uses the right.
     pub(crate) fn rest(&self) {
-        let (holder, own) = (self.holder.load(Ordering::Acquire), address(epoch::own_slot()));
-        if holder & !RESTING == own {
-            // Release: whoever takes it now does not wait, and sees what the holder did.
-            self.holder.store(own | RESTING, Ordering::Release);
-        } else if holder != NOBODY {
-            self.take_from(holder);
+        if !self.holder.rest(address(epoch::own_slot())) {
+            self.take();
         }
+    }
+
+    /// Whether a right of the calling thread rests. Under the lock.
+    pub(crate) fn rests(&self) -> bool {
+        self.holder.rests(address(epoch::own_slot()))
+    }
+
+    /// Lets a right rest that the calling thread has taken from itself, under the same lock.
+    pub(crate) fn rest_again(&self) {
+        self.holder.set_resting(address(epoch::own_slot()));
     }
 
     /// Whether the thread of `slot` had a right that rested, which it holds from here on. In a
     /// section of it.
     #[inline]
     pub(crate) fn resume(&self, slot: &Slot) -> bool {
-        let (resting, held) = (address(slot) | RESTING, address(slot));
-        // By an exchange, since another thread may take it right now. Acquire: sees what others did
-        // under the lock that took it from nobody.
-        let order = Ordering::Acquire;
-        self.holder.load(Ordering::Relaxed) == resting
-            && self.holder.compare_exchange(resting, held, order, Ordering::Relaxed).is_ok()
+        self.holder.resume(address(slot))
     }
 
     /// Whether nobody has the right: what rests is taken. Under the lock.
     pub(crate) fn is_free(&self) -> bool {
-        let holder = self.holder.load(Ordering::Acquire);
-        holder == NOBODY || self.take_resting(holder)
-    }
-
-    /// Takes a right that rests; false if it does not, or not any more.
-    fn take_resting(&self, holder: usize) -> bool {
-        let (from, order) = (holder | RESTING, Ordering::AcqRel);
-        self.holder.compare_exchange(from, NOBODY, order, Ordering::Relaxed).is_ok()
+        self.holder.take_resting()
     }
 
     /// Takes the right: when this returns nobody uses it, and nobody will before it is given again.
     /// Under the lock, and not in a section of this thread that uses the right.
     #[inline]
     pub(crate) fn take(&self) {
-        // Acquire: pairs with the Release in `give_back`.
-        let holder = self.holder.load(Ordering::Acquire);
-        if holder != NOBODY {
-            self.take_from(holder);
-        }
+        self.holder.take(|holder| self.outlast(holder));
     }
 
+    /// Waits for the section of a thread that the right was taken from.
     #[cold]
-    fn take_from(&self, holder: usize) {
-        if self.take_resting(holder) {
-            return;
-        }
-        let holder = holder & !RESTING;
-        self.holder.store(NOBODY, Ordering::Relaxed);
+    fn outlast(&self, holder: u64) {
         if holder == address(epoch::own_slot()) {
             return;
         }
@@ -126,8 +112,8 @@ impl Bias {
     }
 }
 
-fn address(slot: &Slot) -> usize {
-    std::ptr::from_ref(slot) as usize
+fn address(slot: &Slot) -> u64 {
+    std::ptr::from_ref(slot) as u64
 }
 
 #[cfg(test)]
@@ -192,6 +178,13 @@ mod tests {
         bias.rest();
         assert!(!bias.is_held_by(own) && bias.resume(own) && bias.is_held_by(own));
         bias.rest();
+        assert!(bias.rests());
+        bias.take();
+        assert!(!bias.rests() && !bias.resume(own));
+        bias.rest_again();
+        assert!(bias.resume(own));
+        bias.rest_in_section(own);
+        assert!(!bias.is_held_by(own) && bias.rests());
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let other = epoch::own_slot();

@@ -66,6 +66,13 @@ impl<W: Word64> InFlight<W> {
         ((word & COUNT) as u32, word & FAILED != 0)
     }
 
+    /// Whether one request of this generation is under way, and nothing else, nor has anything
+    /// failed.
+    #[inline]
+    pub fn has_one_of(&self, generation: u32) -> bool {
+        self.0.load(Ordering::Acquire) == first_of(generation) + 1
+    }
+
     /// The present generation.
     #[inline]
     pub fn generation(&self) -> u32 {
@@ -148,6 +155,7 @@ mod tests {
         requests.purge();
         assert!(!requests.is_busy());
         let new = requests.begin();
+        assert!(requests.has_one_of(new) && !requests.has_one_of(old));
         assert!(!requests.begin_more(old) && !requests.complete(old, 2));
         assert_eq!((requests.count(), requests.count_of(new), requests.count_of(old)), (1, 1, 0));
         assert!(requests.complete(new, 1) && !requests.is_busy());
@@ -160,6 +168,7 @@ mod tests {
         requests.mark_failed(true);
         assert!(requests.complete(generation, 1));
         assert_eq!((requests.is_busy(), requests.count()), (true, 0));
+        assert!(!requests.has_one_of(generation.wrapping_add(1)));
         requests.mark_failed(false);
         assert!(!requests.is_busy());
         requests.mark_failed(true);

@@ -9,6 +9,7 @@ pub mod arrival_slot;
 pub(crate) mod bias;
 pub mod epoch;
 pub mod eventcount;
+pub mod holder;
 pub mod in_flight;
 pub mod lane;
 mod lock;
@@ -20,7 +21,7 @@ pub mod slots;
 pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub(crate) use std::sync::atomic::{
-    AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
 
 /// A 32-bit atomic word: `std`'s in shared memory, loom's in its models.

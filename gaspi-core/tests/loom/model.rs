@@ -65,7 +65,11 @@ impl<const HOW: u8> Word64 for W64<HOW> {
         self.0.load(weaken(order, HOW))
     }
     fn store(&self, value: u64, order: Ordering) {
-        self.0.store(value, weaken(order, HOW));
+        if HOW & EXCHANGED != 0 {
+            self.0.swap(value, weaken(order, HOW));
+        } else {
+            self.0.store(value, weaken(order, HOW));
+        }
     }
     fn compare_exchange(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
         // As std's words in shared memory do it: Acquire on failure.

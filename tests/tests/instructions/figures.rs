@@ -144,7 +144,7 @@ impl Figures {
 }
 
 /// A path that calls others so often looks at something until it is there.
-const WITH_LOOKS: u64 = 3;
+const WITH_LOOKS: u64 = 2;
 /// Calls of others in a look: at two queues.
 const LOOK: u64 = 2;
 
@@ -205,10 +205,10 @@ mod tests {
 
     #[test]
     fn a_path_that_waits_may_look_once_more() {
-        let was = [("a", 1000, 4)];
-        assert_eq!(verdict(&was, &[("a", 1130, 6)]), Verdict::Renew);
-        assert_eq!(verdict(&was, &[("a", 1131, 6)]), Verdict::Fails);
-        assert_eq!(verdict(&was, &[("a", 1000, 7)]), Verdict::Fails);
+        let was = [("a", 1000, 2)];
+        assert_eq!(verdict(&was, &[("a", 1130, 4)]), Verdict::Renew);
+        assert_eq!(verdict(&was, &[("a", 1131, 4)]), Verdict::Fails);
+        assert_eq!(verdict(&was, &[("a", 1000, 5)]), Verdict::Fails);
     }
 
     #[test]

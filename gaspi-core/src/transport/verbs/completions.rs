@@ -22,7 +22,8 @@ impl Device {
         self.poll(self.handles.received, completions);
     }
 
-    fn poll(&self, queue: NonNull<sys::ibv_cq>, completions: &mut Completions) {
+    /// Takes completions of one queue, as many as there is room for.
+    pub(super) fn poll(&self, queue: NonNull<sys::ibv_cq>, completions: &mut Completions) {
         if completions.take_from(queue) < 0 {
             self.is_blind.store(true, Ordering::Relaxed);
         }

@@ -4,8 +4,8 @@
 //! What is posted in this way is not noted one by one: it is a **run**, which the queue counts as
 //! one request, from the first one to the next wait for the queue. It ends behind all of its parts.
 //!
-//! A wait takes the run, and leaves the bias to its thread, where it rests: the next request
-//! resumes it and opens another run, without the lane's lock too.
+//! A wait ends the run or takes it, and leaves the bias to its thread, where it rests: the next
+//! request resumes it and opens another run, without the lane's lock too.
 //!
 //! Invariant: while a thread holds the bias the pair is up and nothing waits in the lane; a run is
 //! open, unless the bias rests.
@@ -18,7 +18,8 @@ use crate::sync::epoch::Slot;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use crate::wire::frame::PUT_LEN;
 use crate::wire::message::{Put, Stream};
-use libibverbs_sys::ibv_qp;
+use libibverbs_sys::{ibv_cq, ibv_qp};
+use std::ptr::NonNull;
 
 /// Every so many requests one is signalled, so that the send queue empties.
 pub(super) const SIGNAL_EVERY: u32 = 32;
@@ -35,6 +36,8 @@ const PLAIN: Ordering = Ordering::Relaxed;
 pub(super) struct Direct {
     bias: Bias,
     pair: AtomicPtr<ibv_qp>,
+    /// Where its completions come, as long as the device is there.
+    completions: AtomicPtr<ibv_cq>,
     /// The device's function, see [`PostSend`].
     post: AtomicPtr<()>,
     depth: AtomicU32,
@@ -161,12 +164,26 @@ impl Direct {
         self.end_run()
     }
 
+    /// Whether the calling thread has a bias that rests.
+    pub(super) fn rests(&self) -> bool {
+        self.bias.rests()
+    }
+
+    /// Lets the bias rest that the calling thread has taken from itself since it rested.
+    pub(super) fn rest_again(&self) {
+        self.bias.rest_again();
+    }
+
     /// Behind the bias: nobody posts to the run.
     fn end_run(&self) -> Option<Run> {
-        let (generation, requests) = (self.run.load(PLAIN), self.requests.load(PLAIN));
+        let (run, requests) = (self.run.load(PLAIN), self.requests.load(PLAIN));
+        self.close_run();
+        (run != 0).then_some(Run { generation: run as u32, requests })
+    }
+
+    fn close_run(&self) {
         self.run.store(0, PLAIN);
         self.requests.store(0, PLAIN);
-        (generation != 0).then_some(Run { generation: generation as u32, requests })
     }
 
     /// Whether runs that were taken had writes that no read is behind, as far as nobody has asked
@@ -193,7 +210,7 @@ impl Direct {
     pub(super) fn give(
         &self,
         slot: &Slot,
-        poster: Poster,
+        (poster, completions): (Poster, NonNull<ibv_cq>),
         limits: Limits,
         (size_max, is_first): (u64, bool),
     ) -> bool {
@@ -204,6 +221,7 @@ impl Direct {
         // Half of the send queue at most is unsignalled.
         let every = u64::from((depth / 2).clamp(1, SIGNAL_EVERY));
         self.pair.store(poster.pair, PLAIN);
+        self.completions.store(completions.as_ptr(), PLAIN);
         self.post.store(poster.post as *mut (), PLAIN);
         self.depth.store(depth, PLAIN);
         self.inline.store(inline, PLAIN);
@@ -226,8 +244,43 @@ impl Direct {
         signals.at.store(at, PLAIN);
     }
 
+    /// Where the completions of the run come, if its last request ends it: a wait for it posts
+    /// nothing. Outside of a section this is a hint.
+    #[inline]
+    pub(super) fn ends_by_itself(&self) -> Option<NonNull<ibv_cq>> {
+        let is_signalled = self.signals.below.load(PLAIN) == self.next();
+        let ends = self.has_run() && is_signalled && self.ends_at_ack();
+        NonNull::new(self.completions.load(PLAIN)).filter(|_| ends)
+    }
+
+    /// Whether an acknowledgement ends all that the run has posted.
+    #[inline]
+    fn ends_at_ack(&self) -> bool {
+        self.signals.lone.load(PLAIN) || !self.has_written.load(PLAIN)
+    }
+
+    /// Ends the run of the thread of `slot` if all of it has been acknowledged, which is enough,
+    /// and `may` has nothing against it; the generation of its queue. The bias rests.
+    #[inline]
+    pub(super) fn end_own_run(&self, slot: &Slot, may: impl FnOnce(u32) -> bool) -> Option<u32> {
+        if !self.is_held_by(slot) || !self.has_run() || !self.ends_at_ack() {
+            return None;
+        }
+        // Acquire: pairs with the Release in `set_freed`, behind which the data of reads is there.
+        let freed = self.until.load(Ordering::Acquire) - u64::from(self.depth.load(PLAIN));
+        let generation = self.run.load(PLAIN) as u32;
+        if freed != self.next() || !may(generation) {
+            return None;
+        }
+        self.close_run();
+        self.has_written.store(false, PLAIN);
+        self.bias.rest_in_section(slot);
+        Some(generation)
+    }
+
     /// Whether the thread of `slot` had a bias that rested, which it holds from here on, and there
     /// is room. The run that it opens is what `begin` says; without one it gives the bias back.
+    #[inline]
     pub(super) fn resume(&self, slot: &Slot, begin: impl Fn() -> Option<u32>) -> bool {
         if !self.bias.resume(slot) {
             return false;
@@ -308,25 +361,28 @@ impl Direct {
     }
 }
 
-/// A lane to which the calling thread can post right now, and memory at both ends.
-pub(crate) struct DirectLane<'a> {
-    pub(super) lane: &'a Direct,
-    pub(super) local: Local,
-    pub(super) remote: Remote,
-}
+/// A lane, to which the calling thread can post where it is open to it.
+#[derive(Clone, Copy)]
+pub(crate) struct DirectLane<'a>(pub(super) &'a Direct);
 
 impl DirectLane<'_> {
+    /// Whether the thread of `slot` may post to it, and there is room.
+    #[inline(always)]
+    pub(crate) fn is_open_to(self, slot: &Slot) -> bool {
+        self.0.is_open_to(slot)
+    }
+
     /// Whether so many bytes, not none, can be posted as one request.
     #[inline(always)]
-    pub(crate) fn takes(&self, size: u64) -> bool {
+    pub(crate) fn takes(self, size: u64) -> bool {
         // 0 becomes the largest number.
-        size.wrapping_sub(1) < self.lane.size_max.load(PLAIN)
+        size.wrapping_sub(1) < self.0.size_max.load(PLAIN)
     }
 
     /// The generation of the queue that requests belong to.
     #[inline(always)]
-    pub(crate) fn generation(&self) -> u32 {
-        self.lane.run.load(PLAIN) as u32
+    pub(crate) fn generation(self) -> u32 {
+        self.0.run.load(PLAIN) as u32
     }
 
     /// Posts a put that it [takes](DirectLane::takes).
@@ -334,8 +390,13 @@ impl DirectLane<'_> {
     /// # Errors
     /// The device refuses it.
     #[inline(always)]
-    pub(crate) fn write(&self, put: &Put, notifies: bool) -> Result<(), Refused> {
-        let (lane, data) = (self.lane, (self.local, self.remote, put.size));
+    pub(crate) fn write(
+        self,
+        put: &Put,
+        (local, remote): (Local, Remote),
+        notifies: bool,
+    ) -> Result<(), Refused> {
+        let (lane, data) = (self.0, (local, remote, put.size));
         let (inline, poster) = (lane.inline.load(PLAIN), lane.poster());
         lane.has_written.store(true, PLAIN);
         let result = if let Some(immediate) = immediate(put) {
@@ -343,7 +404,7 @@ impl DirectLane<'_> {
             // SAFETY: as for `write_and_send`.
             unsafe { poster.write_with(numbered, data, immediate, inline) }
         } else if notifies {
-            self.write_and_send(*put)
+            self.write_and_send(*put, local, remote)
         } else {
             let numbered = lane.count(1);
             // SAFETY: as for `write_and_send`.
@@ -354,9 +415,9 @@ impl DirectLane<'_> {
 
     /// The same of a put whose notification does not go along with its data.
     #[cold]
-    fn write_and_send(&self, put: Put) -> i32 {
-        let lane = self.lane;
-        let (data, numbered) = ((self.local, self.remote, put.size), lane.count(2));
+    fn write_and_send(self, put: Put, local: Local, remote: Remote) -> i32 {
+        let lane = self.0;
+        let (data, numbered) = ((local, remote, put.size), lane.count(2));
         // What the message does not carry has its place.
         let message = Put { size: 0, ..put }.encoded();
         let inline = lane.inline.load(PLAIN);
@@ -369,11 +430,11 @@ impl DirectLane<'_> {
     /// # Errors
     /// The device refuses it.
     #[inline(always)]
-    pub(crate) fn read(&self, size: u64) -> Result<(), Refused> {
-        let lane = self.lane;
+    pub(crate) fn read(self, size: u64, (local, remote): (Local, Remote)) -> Result<(), Refused> {
+        let lane = self.0;
         let first = lane.count_read();
         // SAFETY: as for `write`.
-        let result = unsafe { lane.poster().read(first, (self.local, self.remote, size)) };
+        let result = unsafe { lane.poster().read(first, (local, remote, size)) };
         if result == 0 { Ok(()) } else { Err(lane.note_refusal(result)) }
     }
 }

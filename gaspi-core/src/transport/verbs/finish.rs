@@ -18,7 +18,7 @@ use crate::wire::message::Stream;
 impl Verbs<'_> {
     /// Has what was posted to a queue end; `count` counts a request that is posted for that.
     pub(crate) fn finish(self, queue: QueueId, mut count: impl FnMut(Rank) -> Stream) {
-        let unfinished = self.table.unfinished[queue.index()].get();
+        let unfinished = self.table.of_queue(queue).map(|lanes| &lanes.unfinished);
         let Some(unfinished) = unfinished.filter(|unfinished| unfinished.any()) else { return };
         for peer in unfinished.take() {
             let own = self.table.lane(queue, peer);
@@ -45,9 +45,17 @@ impl Verbs<'_> {
             if state.needs_finish() {
                 let stream = stream.unwrap_or_else(|| count(lane.peer));
                 let requests = run.map_or(1, |run| run.requests);
+                let rests = run.is_some() && state.direct.rests();
                 state.push(Request::Finish { stream, requests });
                 drop(route);
-                self.pump(lane, state);
+                if let Err(reason) = state.pump() {
+                    self.fail(state, &reason);
+                } else if rests && !state.has_waiting() {
+                    // As before it was pushed.
+                    state.direct.rest_again();
+                } else {
+                    self.pump(lane, state);
+                }
             } else if let Some((stream, run)) = stream.zip(run) {
                 let mut ended = Ended::default();
                 state.end_run(stream, run, &mut ended);

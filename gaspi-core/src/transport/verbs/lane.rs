@@ -98,9 +98,9 @@ impl Kind {
 
 /// A request that is under way.
 #[derive(Debug)]
-struct Sent {
+pub(super) struct Sent {
     /// The number of its last work request.
-    last: u64,
+    pub(super) last: u64,
     kind: Kind,
 }
 
@@ -143,7 +143,7 @@ pub(super) struct LaneState {
     pub(super) direct: Arc<Direct>,
     pub(super) sharing: Sharing,
     pub(super) waiting: VecDeque<Request>,
-    sent: VecDeque<Sent>,
+    pub(super) sent: VecDeque<Sent>,
     /// Writes that the peer's device has.
     pub(super) acknowledged: Counts,
     /// Writes behind which nothing ends.

@@ -2,26 +2,19 @@
 
 use super::DeviceTable;
 use super::direct::{DirectLane, Refused};
-use super::work::{Local, Remote};
+use super::lane::Lane;
+use super::queue_lanes::QueueLanes;
 use crate::ids::{QueueId, Rank};
 use crate::sync::Ordering;
 use crate::sync::epoch::Slot;
 use crate::sync::once_arc::OnceArc;
+use std::sync::Arc;
 
 impl DeviceTable {
-    /// The lane of a queue and a peer, if the thread of `slot` may post to it, and there is room.
-    /// In a section of it.
+    /// The lane of a queue and a peer, if it has ever been used.
     #[inline(always)]
-    pub(crate) fn direct(
-        &self,
-        slot: &Slot,
-        (queue, peer): (QueueId, Rank),
-        local: Local,
-        remote: Remote,
-    ) -> Option<DirectLane<'_>> {
-        let lane = self.lanes.get(queue.index())?.get()?.get(peer.index())?.get()?;
-        let lane = &*lane.direct;
-        lane.is_open_to(slot).then_some(DirectLane { lane, local, remote })
+    pub(crate) fn direct(&self, queue: QueueId, peer: Rank) -> Option<DirectLane<'_>> {
+        self.of_queue(queue)?.direct(peer).map(DirectLane)
     }
 
     /// Lets a thread post to a lane without its lock from now on, unless something is in the way;
@@ -35,11 +28,8 @@ impl DeviceTable {
         size_max: u64,
         begin: impl Fn() -> Option<u32>,
     ) -> bool {
-        let found = self.lanes.get(queue.index()).and_then(OnceArc::get);
-        let Some(lane) = found.and_then(|lanes| lanes.get(peer.index())?.get()) else {
-            return false;
-        };
-        if lane.direct.is_held_by(slot) {
+        let Some(DirectLane(direct)) = self.direct(queue, peer) else { return false };
+        if direct.is_held_by(slot) {
             return false;
         }
         // With the bias, in a section, or with the lane's lock, which is taken below.
@@ -48,9 +38,10 @@ impl DeviceTable {
             self.note_unfinished(queue, peer);
             Some(generation)
         };
-        if lane.direct.resume(slot, begin) {
+        if direct.resume(slot, begin) {
             return true;
         }
+        let lane = self.lane(queue, peer);
         let usable = self.condition.is_usable() || self.forced;
         let Some(state) = lane.try_lock().filter(|state| usable && state.takes_more()) else {
             return false;
@@ -66,12 +57,46 @@ impl DeviceTable {
         }
         let is_first = is_new && state.has_ended_all();
         state.pair.as_ref().is_some_and(|pair| {
-            lane.direct.give(slot, pair.poster(), pair.limits(), (size_max, is_first))
+            let by = (pair.poster(), pair.completions());
+            lane.direct.give(slot, by, pair.limits(), (size_max, is_first))
         })
     }
 
     /// The device has refused a request: the thread that looks next takes the pair down.
     pub(crate) fn note_refused(&self, _: Refused) {
         self.has_stalled.store(true, Ordering::Release);
+    }
+}
+
+/// What is found without locks.
+impl DeviceTable {
+    /// What there is of a queue, if one of its lanes has ever been used.
+    #[inline(always)]
+    pub(super) fn of_queue(&self, queue: QueueId) -> Option<&QueueLanes> {
+        self.of_queues.get(queue.index())?.get()
+    }
+
+    /// Makes a lane. Those of queues are found by threads that post from now on.
+    #[cold]
+    pub(super) fn make_lane<'a>(
+        &self,
+        place: &'a OnceArc<Lane>,
+        queue: QueueId,
+        peer: Rank,
+    ) -> &'a Lane {
+        let lane = place.get_or_init(|| Arc::new(Lane::new(queue, peer)));
+        if let Some(of_queue) = self.of_queues.get(queue.index()) {
+            let of_queue = of_queue.get_or_init(|| Arc::new(QueueLanes::new(self.ranks)));
+            of_queue.add(peer, &lane.direct);
+        }
+        lane
+    }
+
+    /// Something is about to be posted that a wait for the queue has to end: see
+    /// [`note`](super::unfinished::Unfinished::note).
+    #[inline]
+    pub(super) fn note_unfinished(&self, queue: QueueId, peer: Rank) {
+        let none = || Arc::new(QueueLanes::new(self.ranks));
+        self.of_queues[queue.index()].get_or_init(none).unfinished.note(peer);
     }
 }

@@ -25,6 +25,7 @@ mod finish;
 mod guests;
 mod lane;
 mod lane_bias;
+mod lone_run;
 mod memory;
 mod message_way;
 mod opened;
@@ -33,6 +34,7 @@ mod pairs;
 mod port;
 mod port_rows;
 mod post;
+mod queue_lanes;
 mod queue_pair;
 mod received;
 mod receives;
@@ -63,18 +65,19 @@ use divert::Diverted;
 use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
 use lane::{Lane, LaneState, Request};
+use queue_lanes::QueueLanes;
 use receives::Receives;
 use socket_looks::SocketLooks;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use unfinished::Unfinished;
 use work::{Completion, Completions, Outcome};
 
 pub(crate) use atomics::AtomicReach;
 pub(crate) use device::Device;
 pub use diagnostics::rdma_checks;
 pub(crate) use direct::{DirectLane, Refused};
+pub(crate) use lone_run::LoneRun;
 pub(crate) use opened::{Wishes, inspect, networks};
 pub(crate) use select::{NoDevice, Place};
 pub(crate) use subnet::{Favoured, favoured};
@@ -129,8 +132,8 @@ pub(crate) struct DeviceTable {
     troubles: Mutex<HashMap<Rank, Trouble>>,
     requests: Arc<PendingRequests>,
     posted_receives: Arc<PostedReceives>,
-    /// Lanes of a queue that may have runs, or writes that no read is behind.
-    unfinished: [OnceArc<Unfinished>; QUEUE_MAX as usize],
+    /// What threads find of the lanes of a queue without locks.
+    of_queues: [OnceArc<QueueLanes>; QUEUE_MAX as usize],
     arming: Arming,
     /// When the sockets are to be looked at, which is done by time.
     socket_looks: SocketLooks,
@@ -162,7 +165,7 @@ impl DeviceTable {
             troubles: Mutex::default(),
             requests,
             posted_receives,
-            unfinished: [const { OnceArc::new() }; QUEUE_MAX as usize],
+            of_queues: [const { OnceArc::new() }; QUEUE_MAX as usize],
             arming: Arming::default(),
             socket_looks: SocketLooks::default(),
             device,
@@ -185,14 +188,8 @@ impl DeviceTable {
     }
 
     fn lane(&self, queue: QueueId, peer: Rank) -> &Lane {
-        self.place(queue, peer).get_or_init(|| Arc::new(Lane::new(queue, peer)))
-    }
-
-    /// Something is about to be posted that a wait for the queue has to end: see
-    /// [`Unfinished::note`].
-    fn note_unfinished(&self, queue: QueueId, peer: Rank) {
-        let none = || Arc::new(Unfinished::new(self.ranks));
-        self.unfinished[queue.index()].get_or_init(none).note(peer);
+        let place = self.place(queue, peer);
+        place.get().unwrap_or_else(|| self.make_lane(place, queue, peer))
     }
 
     /// The lanes that have been used, of one queue or of all.

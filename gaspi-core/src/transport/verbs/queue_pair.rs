@@ -205,6 +205,11 @@ impl QueuePair {
         Poster { pair, post: unsafe { inline::post_send_of(pair) } }
     }
 
+    /// Where its requests complete, as long as the device is there.
+    pub(super) fn completions(&self) -> NonNull<sys::ibv_cq> {
+        self.sent
+    }
+
     pub(super) fn number(&self) -> u32 {
         // SAFETY: the pair exists.
         unsafe { self.pair.as_ref().qp_num }

@@ -2,7 +2,7 @@
 //! a wait looks at the lanes that were posted to, and not at all that have ever been used.
 
 use crate::ids::Rank;
-use crate::sync::{AtomicBool, AtomicU64, Ordering};
+use crate::sync::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 
 const BITS: usize = u64::BITS as usize;
 
@@ -10,6 +10,8 @@ const BITS: usize = u64::BITS as usize;
 #[derive(Debug)]
 pub(super) struct Unfinished {
     any: AtomicBool,
+    /// The one that was noted last.
+    latest: AtomicU16,
     peers: Box<[AtomicU64]>,
 }
 
@@ -17,7 +19,7 @@ impl Unfinished {
     pub(super) fn new(ranks: u32) -> Unfinished {
         let words = (ranks as usize).div_ceil(BITS);
         let peers = (0..words).map(|_| AtomicU64::new(0)).collect();
-        Unfinished { any: AtomicBool::new(false), peers }
+        Unfinished { any: AtomicBool::new(false), latest: AtomicU16::new(0), peers }
     }
 
     /// Something is about to be posted to a peer: with its lane's lock, or in a section of the
@@ -29,6 +31,8 @@ impl Unfinished {
         if word.load(Ordering::Relaxed) & bit == 0 {
             word.fetch_or(bit, Ordering::Relaxed);
         }
+        // Relaxed: a hint.
+        self.latest.store(peer.0, Ordering::Relaxed);
         // Release: pairs with the Acquire in `any`, behind which the bit is seen.
         self.any.store(true, Ordering::Release);
     }
@@ -37,6 +41,12 @@ impl Unfinished {
     #[inline]
     pub(super) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
+    }
+
+    /// The peer that was noted last.
+    #[inline]
+    pub(super) fn latest(&self) -> Rank {
+        Rank(self.latest.load(Ordering::Relaxed))
     }
 
     /// Takes all of them.
@@ -73,7 +83,7 @@ mod tests {
         for peer in [199, 0, 63, 64, 0] {
             unfinished.note(Rank(peer));
         }
-        assert!(unfinished.any());
+        assert!(unfinished.any() && unfinished.latest() == Rank(0));
         let taken: Vec<u16> = unfinished.take().map(|rank| rank.0).collect();
         assert_eq!(taken, [0, 63, 64, 199]);
         assert!(!unfinished.any() && unfinished.take().next().is_none());
