@@ -150,8 +150,8 @@ impl Waiter {
         Waiter { on_sockets, ..self }
     }
 
-    /// The same for a thread of the library, which takes no time of a core from the program while it
-    /// waits.
+    /// The same for a thread of the library: while it waits it takes no time of a core from the
+    /// program.
     pub(crate) fn in_background(self) -> Waiter {
         Waiter { spin: false, background: true, ..self }
     }

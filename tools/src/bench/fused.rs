@@ -355,6 +355,19 @@ fn allreduce<'a>(
     }))
 }
 
+/// A memcpy of so many bytes, from what was written before to what was read before.
+fn copy(bytes: usize) -> Lane<'static> {
+    let (mut from, mut to) = (vec![1u8; bytes], vec![0u8; bytes]);
+    Lane::new(move |batch| {
+        let us = timed(batch, || {
+            to.copy_from_slice(std::hint::black_box(&from));
+            std::mem::swap(&mut from, &mut to);
+            Ok(())
+        })?;
+        Ok(Some(us))
+    })
+}
+
 fn without(job: &Job, what: &str) -> Failure {
     Failure::usage(format!("{} has no {what}: there is nothing to measure", job.library.display()))
 }
@@ -471,19 +484,11 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
     let gradients = gradients.with_private();
     let cpu = [Cell::new(0.0), Cell::new(0.0)];
     let measured = {
-        let (mut from, mut to) = (vec![1u8; bytes], vec![0u8; bytes]);
         let gradients = &gradients;
         let exposed = &RefCell::new(Vec::new());
         let mut lanes = vec![
             allreduce(job, &segment, elements, &cpu[0])?,
-            Lane::new(move |batch| {
-                let us = timed(batch, || {
-                    to.copy_from_slice(std::hint::black_box(&from));
-                    std::mem::swap(&mut from, &mut to);
-                    Ok(())
-                })?;
-                Ok(Some(us))
-            }),
+            copy(bytes),
             Lane::new(|batch| {
                 let step = || gradients.step_in_place(Duration::ZERO).map(drop);
                 timed_with_cpu(batch, &cpu[1], step).map(Some)
