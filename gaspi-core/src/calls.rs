@@ -92,6 +92,8 @@ impl Inner {
         let Some(verbs) = verbs.filter(|verbs| !verbs.stream.connections.is_carried(rank)) else {
             return Ok(());
         };
+        // A device carries a connection. One that cannot be made shows below.
+        let _ = self.endpoint(rank).connect();
         let carried = self.until(deadline, waiting, || match verbs.carries_messages_to(rank) {
             Ok(true) => Some(Ok(())),
             Ok(false) => self.ranks.check_alive(rank, waiting.call.name()).err().map(Err),

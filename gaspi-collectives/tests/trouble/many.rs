@@ -3,7 +3,7 @@
 
 use super::{ALL, Memory, SOON, call, ranks, sum_of_all};
 use gaspi_collectives::algorithms::Collective;
-use gaspi_core::{ChannelSpec, Config, Error, Job, Rank, Result, Runtime};
+use gaspi_core::{ChannelSpec, Config, Deadline, Error, Job, Rank, Result, Runtime};
 use ranks::LIMIT;
 use std::sync::Barrier;
 use std::time::Instant;
@@ -83,9 +83,43 @@ fn a_difference_in_the_first_collective_is_told_to_all() {
     });
 }
 
+/// A rank of a large node, which sees few others elsewhere, asks one of a small node, which sees
+/// many and so has told only those that it is connected with.
+fn nodes_of_different_sizes_hear_of_each_other() {
+    const LARGE: u16 = 20;
+    const SMALL: u16 = 12;
+    let (teller, asker) = (Rank(LARGE + 10), Rank(5));
+    let (told, heard) =
+        (Barrier::new((LARGE + SMALL).into()), Barrier::new((LARGE + SMALL).into()));
+    let size = u32::from(LARGE + SMALL);
+    let job =
+        |id: &str, rank: Rank| Job::in_process(id, rank, size).on_node(u64::from(rank.0 >= LARGE));
+    ranks::run_jobs(size, &Config::default(), job, |rt| {
+        let spec = ChannelSpec { slots: 1, message_bytes: 64, stage_bytes: 64 };
+        let channel = rt.channel_open(ALL, spec, LIMIT).expect("a channel");
+        if rt.rank() == teller {
+            channel.publish_notice([7; 6]);
+        }
+        told.wait();
+        if rt.rank() == asker {
+            let member = usize::from(teller.0);
+            assert!(!channel.is_in_touch(member), "they are connected");
+            let notice = channel.wait_for(Deadline::Never.at_most(SOON), || {
+                channel.ask_for_notice(member);
+                channel.read_notice(member)
+            });
+            assert_eq!(notice, Some([7; 6]));
+        }
+        heard.wait();
+        drop(channel);
+        rt.term(LIMIT).expect("term");
+    });
+}
+
 tests! {
     TCP:
         the_first_collectives_connect_those_that_send_each_other_something,
         a_death_in_the_first_collective_ends_it_for_all,
-        a_difference_in_the_first_collective_is_told_to_all;
+        a_difference_in_the_first_collective_is_told_to_all,
+        nodes_of_different_sizes_hear_of_each_other;
 }

@@ -1,8 +1,8 @@
 //! Abort notices: a few words of each member to all others, of which the latest counts.
 //!
-//! A member tells those of its node, and all others if these are few. Of more it tells those with
-//! whom it is connected. Any other one that waits for it asks once: from then on both are
-//! connected.
+//! A member tells those of its node, and all others where no member has more than a few of them.
+//! Else it tells those with whom it is connected. Any other one that waits for it asks: from then
+//! on both are connected.
 //!
 //! A notice is one cache line that its writer overwrites while others may read it, or while it
 //! travels. It carries a checksum, so that a mixture of two is not taken for either; no order of
@@ -16,11 +16,15 @@ use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::wake_kind;
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// Words of a notice besides number and sum.
 pub(super) const WORDS: usize = 6;
 /// Members of other nodes that are told although no connection with them exists.
 const FEW: usize = 16;
+/// After how long a member that has told nothing is asked again: the connection by which it would
+/// tell may have been lost.
+const ASK_AGAIN: Duration = Duration::from_secs(5);
 /// How often a reader looks before it takes a notice for one that is just being written.
 const LOOKS: usize = 4;
 
@@ -37,7 +41,8 @@ pub(super) struct AbortNotice {
 #[derive(Debug, Default)]
 pub(super) struct Notices {
     published: Mutex<u64>,
-    asked: Mutex<BTreeMap<usize, Asked>>,
+    /// With the time of the question.
+    asked: Mutex<BTreeMap<usize, (Instant, Asked)>>,
     /// Whether any have been asked for.
     has_asked: AtomicBool,
 }
@@ -48,6 +53,21 @@ enum Asked {
     Pending(Fetched),
     /// What it was, if there was one.
     Answered(Option<(u64, [u64; WORDS])>),
+}
+
+impl Asked {
+    /// The number and words of the notice, once they have come, if there was one.
+    fn notice(&mut self) -> Option<(u64, [u64; WORDS])> {
+        if let Asked::Pending(fetched) = self {
+            let notice = fetched.bytes()?.cast::<AbortNotice>();
+            // SAFETY: memory of its own, of that size and longer, at the start of a page.
+            *self = Asked::Answered(unsafe { &*notice }.read());
+        }
+        match self {
+            Asked::Answered(notice) => *notice,
+            Asked::Pending(_) => None,
+        }
+    }
 }
 
 fn sum(number: u64, words: [u64; WORDS]) -> u64 {
@@ -85,6 +105,15 @@ impl AbortNotice {
     }
 }
 
+/// Whether no member, of which each is on one of these nodes, has more than a few others elsewhere.
+pub(super) fn has_few_far(nodes: &[u32]) -> bool {
+    let mut sizes: BTreeMap<u32, usize> = BTreeMap::new();
+    for node in nodes {
+        *sizes.entry(*node).or_default() += 1;
+    }
+    sizes.values().min().is_none_or(|smallest| nodes.len() - smallest <= FEW)
+}
+
 impl Channel {
     fn notice(&self, member: usize) -> &AbortNotice {
         let pointer = if self.is_local(member) {
@@ -114,12 +143,8 @@ impl Channel {
     /// are connected, or the members of other nodes are few.
     pub fn is_in_touch(&self, member: usize) -> bool {
         self.is_local(member)
-            || self.has_few_far()
+            || self.bundle.has_few_far
             || self.bundle.is_in_touch(&self.members[member])
-    }
-
-    fn has_few_far(&self) -> bool {
-        self.members.iter().filter(|member| member.start.is_none()).count() <= FEW
     }
 
     /// Sends this rank's notice to a member of another node.
@@ -131,14 +156,18 @@ impl Channel {
 
     /// Has the last notice of a member come here that this rank waits for, whatever the member's
     /// program does, and tells it this rank's. It may not be connected with this rank, and so have
-    /// told it nothing. Once for each member: it tells this rank of the next ones.
+    /// told it nothing. Now and then: it tells this rank of the next ones.
     pub fn ask_for_notice(&self, member: usize) {
         let of = &self.members[member];
-        if of.start.is_some() || self.has_few_far() {
+        if of.start.is_some() || self.bundle.has_few_far {
             return;
         }
         let mut asked = self.notices.asked.lock();
-        if asked.contains_key(&member) {
+        let now = Instant::now();
+        let is_known = |(at, answer): &(Instant, Asked)| {
+            matches!(answer, Asked::Answered(Some(_))) || now - *at < ASK_AGAIN
+        };
+        if asked.get(&member).is_some_and(is_known) {
             return;
         }
         if *self.notices.published.lock() > 0 {
@@ -146,7 +175,7 @@ impl Channel {
         }
         // One that cannot be asked shows in `check`.
         if let Ok(fetched) = Fetched::begin(&self.inner, of, self.layout.notice(), LINE) {
-            asked.insert(member, Asked::Pending(fetched));
+            asked.insert(member, (now, Asked::Pending(fetched)));
             self.notices.has_asked.store(true, Ordering::Relaxed);
         }
     }
@@ -157,31 +186,23 @@ impl Channel {
         if !self.notices.has_asked.load(Ordering::Relaxed) {
             return None;
         }
-        let mut asked = self.notices.asked.lock();
-        let answer = asked.get_mut(&member)?;
-        if let Asked::Pending(fetched) = answer {
-            let notice = fetched.bytes()?.cast::<AbortNotice>();
-            // SAFETY: memory of its own, of that size and longer, at the start of a page.
-            *answer = Asked::Answered(unsafe { &*notice }.read());
-        }
-        match answer {
-            Asked::Answered(notice) => *notice,
-            Asked::Pending(_) => None,
-        }
-    }
-
-    /// The number of a member's last notice that has come, 0 if there is none.
-    fn notice_number(&self, member: usize) -> u64 {
-        // Relaxed: readers of the words look at the notice itself.
-        let told = self.notice(member).number.load(Ordering::Relaxed);
-        self.asked(member).map_or(told, |(asked, _)| asked.max(told))
+        self.notices.asked.lock().get_mut(&member)?.1.notice()
     }
 
     /// The number of notices of all members so far. Cheap: their lines are seldom written.
     #[inline]
     pub fn notice_count(&self) -> u64 {
-        let all = 0..self.members.len();
-        all.map(|member| self.notice_number(member)).fold(0, u64::wrapping_add)
+        // Relaxed: readers of the words look at the notice itself.
+        let told = |member| self.notice(member).number.load(Ordering::Relaxed);
+        let all = (0..self.members.len()).map(told).fold(0, u64::wrapping_add);
+        if !self.notices.has_asked.load(Ordering::Relaxed) {
+            return all;
+        }
+        let mut asked = self.notices.asked.lock();
+        let beyond = asked.iter_mut().map(|(member, (_, answer))| {
+            answer.notice().map_or(0, |(number, _)| number.saturating_sub(told(*member)))
+        });
+        beyond.fold(all, u64::wrapping_add)
     }
 
     /// Whether a member's notice cannot be read yet, since a part of it is still to come.
@@ -201,6 +222,19 @@ impl Channel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn few_is_decided_alike_by_all() {
+        let nodes = |sizes: &[usize]| {
+            let all = sizes.iter().enumerate();
+            all.flat_map(|(node, size)| vec![node as u32; *size]).collect::<Vec<_>>()
+        };
+        assert!(has_few_far(&nodes(&[40])) && has_few_far(&nodes(&[16, 1])));
+        assert!(has_few_far(&[3; 0]) && has_few_far(&nodes(&[1; 17])));
+        // Those of the first node have few elsewhere, but those of the other one have not.
+        assert!(!has_few_far(&nodes(&[20, 12])) && !has_few_far(&nodes(&[17, 1])));
+        assert!(!has_few_far(&nodes(&[1; 18])));
+    }
 
     #[test]
     fn half_a_notice_is_none() {

@@ -141,6 +141,8 @@ pub(super) struct Bundle {
     /// Of the first channel, whose words tell the end of all.
     pub(super) layout: Layout,
     pub(super) reserved: Reserved,
+    /// Whether each member tells all others of its notices: the same on all.
+    pub(super) has_few_far: bool,
 }
 
 impl Bundle {
@@ -248,6 +250,8 @@ impl Drop for Bundle {
         {
             return;
         }
+        // First: who has put something here before is connected, and told. Others are answered.
+        self.segment.end_data(self.reserved.bytes.start);
         let others = || self.members.iter().filter(|member| member.index != self.me);
         others().for_each(|member| self.tell(member));
         let writers = others().filter(|member| self.has_met(member));

@@ -5,7 +5,7 @@
 //! no connection is made with them before one sends something, but where devices have to know each
 //! other. All of it can be continued after a timeout, as with segments made by a group.
 
-use super::abort_notice::Notices;
+use super::abort_notice::{Notices, has_few_far};
 use super::arena::Reserved;
 use super::bundle::{Bundle, Parts, SharedData};
 use super::rings::{Relation, Relations};
@@ -176,7 +176,8 @@ impl Runtime {
     /// Opens many channels in one meeting, as [`channel_open`](Runtime::channel_open) opens one.
     /// They lie close to each other: each takes little more than the bytes of its messages and of
     /// two stages. With them comes memory for data, which the members of a node share. All of it is
-    /// given back when the last channel has been closed and the memory dropped, by all.
+    /// given back when the last channel has been closed and the memory dropped, by all who could
+    /// still reach it.
     ///
     /// # Errors
     /// As [`channel_open`](Runtime::channel_open).
@@ -357,13 +358,16 @@ impl Inner {
         let placement = self.placement(&ranks, &offers);
         let (inner, segment, me) = (Arc::clone(self), Arc::clone(&arena.segment), call.me());
         let start = reserved.bytes.start;
-        arena.note_far_ends(all.closers(&ranks, me, &reserved).filter_map(|(rank, word)| {
-            let member = members.iter().find(|member| member.rank == rank)?;
+        // Both in the order of the members, without this rank.
+        let others = members.iter().filter(|member| member.index != me);
+        let closers = all.closers(&ranks, me, &reserved).zip(others);
+        arena.note_far_ends(closers.filter_map(|((rank, word), member)| {
             member.start.is_none().then_some((rank, member.lease, word))
         }));
         let by_device = |offer: &Offer| AtomicBool::new(offer.key.or(reserved.key()).is_some());
         let met = offers.iter().map(by_device).collect();
-        let bundle = Bundle { inner, segment, me, members, met, layout: first.layout, reserved };
+        let (layout, has_few_far) = (first.layout, has_few_far(&nodes));
+        let bundle = Bundle { inner, segment, me, members, met, layout, reserved, has_few_far };
         let bundle = Arc::new(bundle);
         let channels = all.parts.iter().map(|part| {
             let moved = |(member, relation): (&Member, &Relation)| {

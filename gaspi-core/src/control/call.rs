@@ -494,7 +494,9 @@ impl GroupCall<'_> {
     fn line(&self, member: usize, step: u64) -> Option<(*mut u8, LineWidth)> {
         let (leaders, width) = self.by_leaders()?;
         let is_local = self.inner.ranks.is_local(self.ranks()[member]);
-        if is_local || matches!(self.slot(member, step).poll(step), Poll::Arrived(_)) {
+        // One that could not send its data to this rank has said so there.
+        let arrived = Poll::Arrived(self.key.signature);
+        if is_local || self.slot(member, step).poll(step) == arrived {
             return None;
         }
         let (leader, group) = (leaders.locals()[0], self.group.index());

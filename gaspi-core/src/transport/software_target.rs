@@ -230,14 +230,13 @@ impl<'a> SoftwareTarget<'a> {
         body: &IncomingBody,
     ) -> Option<ReceiveTarget<'a>> {
         let Sink::Put { segment, put } = &body.sink else { return None };
-        if put.stream.queue != CHANNELS || segment.id != ARENA {
+        // What a channel expects that has come to use the slot since is not for this message.
+        if put.stream.queue != CHANNELS || segment.id != ARENA || !is_current(segment, put) {
             return None;
         }
         let slot = segment.pointer().wrapping_add(put.remote.offset as usize);
         // SAFETY: the range was checked when the frame came, and is written here only.
-        let target = unsafe { self.posted_receives.target(peer, put, body.offset, slot) };
-        // What a channel expects that has come to use the slot since is not for this message.
-        target.filter(|_| is_current(segment, put))
+        unsafe { self.posted_receives.target(peer, put, body.offset, slot) }
     }
 
     /// Where a payload goes; nowhere if nobody wants it any more.

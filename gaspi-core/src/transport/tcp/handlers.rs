@@ -55,7 +55,14 @@ impl<'a> Tcp<'a> {
             Action::Nothing => {}
             Action::Receive(size) => return Ok(size),
             Action::Answer(answer) => connection.answer(data, Outgoing::new(&answer)),
-            Action::Value(answer) => connection.answer(data, Outgoing::with_data(&answer)),
+            Action::Value(answer) => {
+                connection.answer(data, Outgoing::with_data(&answer));
+                if self.table.connections.withhold_any() && connection.withholds() {
+                    // It waits for a device, which may have a pair already.
+                    self.table.connections.note_news();
+                    self.table.sets.wakeup.wake();
+                }
+            }
             Action::Data { stream, request, size, payload } => {
                 let item = Item::Data { request, size, payload };
                 connection.answer_in_stream(data, stream.queue, item);

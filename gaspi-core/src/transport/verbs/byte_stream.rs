@@ -196,10 +196,12 @@ impl Verbs<'_> {
                 continue;
             }
             let failed = lane.user.failures() >= FAILURES;
+            // What waits for a pair may use one that the peer has tried to make once more. Asked
+            // before the lane is locked: who sends locks the connection first.
+            let waits = failed && connection.withholds();
             let state = lane.lock();
             let attempt = state.pairing.attempt();
-            // What waits for a pair may use one that the peer has tried to make once more.
-            if failed && !(state.pairing.is_up() && connection.withholds()) {
+            if failed && !(state.pairing.is_up() && waits) {
                 continue;
             }
             if state.pairing.is_up() && attempt <= lane.shown.attempts.lost() {

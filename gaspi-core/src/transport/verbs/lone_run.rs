@@ -66,10 +66,15 @@ impl Verbs<'_> {
         let _handling = epoch::handling();
         let mut completions = Completions::none();
         self.table.device.poll(run.completions, &mut completions);
+        let mut of_others = false;
         for completion in completions.iter() {
             if !self.frees(run.lane, &completion) {
+                of_others = true;
                 self.sent(&completion);
             }
+        }
+        if of_others {
+            self.up.ranks().wake_own();
         }
     }
 

@@ -53,7 +53,8 @@ impl Verbs<'_> {
         self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, peer);
-        if queue == ATOMICS {
+        // Calls may wait for a pair, which may have been refused.
+        if matches!(queue, ATOMICS | STREAM) {
             self.up.ranks().wake_own();
         }
     }
