@@ -223,19 +223,17 @@ fn data_goes_again_behind_a_disconnect() {
         |rt, _| {
             make(rt, S0, 4096);
             let peer = Rank(1 - rt.rank().0);
-            for number in 1..=3 {
+            for _ in 0..3 {
                 if rt.rank() == Rank(0) {
                     rt.atomic_fetch_add(S0, 0, peer, 1, LIMIT).expect("an atomic operation");
                 }
                 meet(rt);
                 rt.disconnect(peer, LIMIT).expect("disconnect");
-                if rt.rank() == Rank(1) {
-                    assert_eq!(get_u64(rt, S0, 0), number);
-                }
             }
             if rt.rank() == Rank(0) {
                 rt.passive_send(S0, 0, peer, 8, LIMIT).expect("passive_send");
             } else {
+                assert_eq!(get_u64(rt, S0, 0), 3);
                 rt.passive_receive(S0, 64, 8, LIMIT).expect("passive_receive");
             }
             meet(rt);
