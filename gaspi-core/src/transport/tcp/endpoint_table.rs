@@ -390,7 +390,9 @@ impl EndpointTable {
         self.connections.adopt(&self.sets.data, connection)?;
         // One that breaks at once is noticed by the receiving thread.
         let _ = connection.flush(&self.sets.data);
+        // A device may have a pair for it already.
         self.connections.note_news();
+        self.sets.wakeup.wake();
         up.ranks().wake_own();
         Ok(())
     }
