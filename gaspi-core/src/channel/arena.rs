@@ -1,16 +1,16 @@
 //! The memory that channels lie in: one hidden sparse segment per rank, of which each channel takes
 //! a range and some notification words.
 //!
-//! Each range is lent to the members of other nodes under a number, its lease, which ends when this
-//! rank closes its end: what comes by connections later goes nowhere (see
+//! Each range is lent to the members of other nodes under a number, its lease, which ends for data
+//! when this rank closes its end: what comes by connections later goes nowhere (see
 //! [`crate::segment::leases`]) and is answered by
 //! [`Message::Closed`](crate::wire::message::Message::Closed).
 //!
 //! Invariant: a range is used again only when nobody writes there any more, or waits for what lies
-//! there. Members of its node, those to whom this rank has sent something, and where devices write
-//! all of them, have closed their end, behind all that they wrote; or they have ended and all that
-//! they sent has come. Nor does this rank's device read there: whatever it was asked to write from
-//! there has ended.
+//! there. Members of its node, those with whom this rank has exchanged something, and where devices
+//! write all of them, have closed their end, behind all that they wrote; or they have ended and all
+//! that they sent has come. Nor does this rank's device read there: whatever it was asked to write
+//! from there has ended.
 
 mod procedures;
 
