@@ -1,6 +1,6 @@
 //! The background thread, which drives operations while no thread of the program does.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -46,6 +46,17 @@ impl Shared {
         executor.channel.wake_waiters();
     }
 
+    /// The same for an operation that has been carried on as far as it goes without waiting: a
+    /// thread that drives others is woken by what this one waits for, and need not be told.
+    pub(crate) fn notify_resting_background(&self, executor: &Executor) {
+        // SeqCst: pairs with the fence in `rest`. Either the thread sees the operation, or this one
+        // that it rests.
+        fence(Ordering::SeqCst);
+        if self.rests.load(Ordering::Relaxed) {
+            self.notify_background(executor);
+        }
+    }
+
     /// Has the thread tell the program of ends.
     pub(crate) fn notify_ends(&self, executor: &Executor) {
         // Release: pairs with the swap in `tell_ends`.
@@ -81,17 +92,28 @@ impl Shared {
         self.active.find(|executor| executor.has_background().then(|| Arc::clone(executor)))
     }
 
+    /// Waits until there may be work.
+    fn rest(&self) {
+        self.rests.store(true, Ordering::Relaxed);
+        // SeqCst: pairs with the fence in `notify_resting_background`.
+        fence(Ordering::SeqCst);
+        if self.background_executor().is_none() {
+            let mut work = self.work.lock();
+            while !*work && !self.ending.load(Ordering::Acquire) {
+                work = self.started.wait(work);
+            }
+            *work = false;
+        }
+        self.rests.store(false, Ordering::Relaxed);
+    }
+
     /// The loop of the background thread.
     fn run_background(&self) {
         let mut looked = Instant::now();
         while !self.ending.load(Ordering::Acquire) {
             self.tell_ends();
             let Some(executor) = self.background_executor() else {
-                let mut work = self.work.lock();
-                while !*work && !self.ending.load(Ordering::Acquire) {
-                    work = self.started.wait(work);
-                }
-                *work = false;
+                self.rest();
                 continue;
             };
             if looked.elapsed() >= BACKGROUND_LIMIT {

@@ -108,6 +108,8 @@ pub(crate) struct Shared {
     /// Whether work for the background was started since the thread last looked.
     work: Mutex<bool>,
     started: Condvar,
+    /// Whether it waits for work.
+    rests: AtomicBool,
     ending: AtomicBool,
     /// Groups for which a thread of this rank is opening a channel.
     opening: Mutex<HashSet<GroupId>>,

@@ -66,7 +66,7 @@ impl Bucket {
         self.executor.start(&self.completion, &self.plan, &self.arithmetic, buffers)?;
         self.executor.progress(Driver::Other);
         if self.completion.background && self.executor.active() > 0 {
-            shared.notify_background(&self.executor);
+            shared.notify_resting_background(&self.executor);
         }
         Ok(())
     }

@@ -20,6 +20,9 @@ pub(crate) trait Combine<A> {
 /// What contributions can be divided by.
 pub(crate) trait Divisor {
     fn of(n: u32) -> Self;
+
+    /// 1 / `n`; exact for powers of two.
+    fn reciprocal(n: u32) -> Self;
 }
 
 impl Divisor for f32 {
@@ -27,12 +30,22 @@ impl Divisor for f32 {
     fn of(n: u32) -> f32 {
         n as f32
     }
+
+    #[inline(always)]
+    fn reciprocal(n: u32) -> f32 {
+        1.0 / f32::of(n)
+    }
 }
 
 impl Divisor for f64 {
     #[inline(always)]
     fn of(n: u32) -> f64 {
         f64::from(n)
+    }
+
+    #[inline(always)]
+    fn reciprocal(n: u32) -> f64 {
+        1.0 / f64::of(n)
     }
 }
 

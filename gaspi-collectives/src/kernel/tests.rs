@@ -236,6 +236,41 @@ fn every_operation_on_every_type_agrees_with_the_oracle() {
     }
 }
 
+/// Powers of two are multiplied by, which has to give the bits of quotients, also of those that have
+/// fewer bits than others or are rounded to 0.
+#[test]
+fn averages_of_powers_of_two_have_the_bits_of_quotients() {
+    let special = [0, 1, 2, 3, 5, 0x7f_ffff, 0x80_0000, 0x80_0001, 0x7f7f_ffff, 0x7f80_0000];
+    let spread = (0..4096_u32).map(|i| i.wrapping_mul(0x9e37_79b9));
+    let small = (0..512_u32).map(|i| i * 0x1_0007);
+    let sums: Vec<f32> = special.into_iter().chain(spread).chain(small).map(f32::from_bits).collect();
+    let singles: Vec<f32> = sums.iter().flat_map(|sum| [*sum, -*sum]).collect();
+    let doubles: Vec<f64> = singles
+        .iter()
+        .map(|sum| f64::from(*sum))
+        .chain((0..4096_u64).map(|i| f64::from_bits(i.wrapping_mul(0x9e37_79b9_7f4a_7c15))))
+        .chain((0..512).map(f64::from_bits))
+        .collect();
+    for n in [1, 2, 4, 64, 1 << 15, 1 << 31] {
+        for &isa in Isa::available() {
+            let mut place = singles.clone();
+            divide_with(isa, DataType::F32, Target::of(bytemuck::cast_slice_mut(&mut place)), n);
+            for (sum, found) in singles.iter().zip(&place) {
+                let quotient = sum / n as f32;
+                let expected = if quotient.is_nan() { f32::NAN } else { quotient };
+                assert_eq!(expected.to_bits(), found.to_bits(), "{sum:e} / {n}, {isa:?}");
+            }
+            let mut place = doubles.clone();
+            divide_with(isa, DataType::F64, Target::of(bytemuck::cast_slice_mut(&mut place)), n);
+            for (sum, found) in doubles.iter().zip(&place) {
+                let quotient = sum / f64::from(n);
+                let expected = if quotient.is_nan() { f64::NAN } else { quotient };
+                assert_eq!(expected.to_bits(), found.to_bits(), "{sum:e} / {n}, {isa:?}");
+            }
+        }
+    }
+}
+
 /// Quotients by numbers of ranks, with those that are exact in the middle of two.
 #[test]
 fn averages_are_divided_as_documented() {

@@ -116,6 +116,11 @@ impl Divisor for __m256 {
     fn of(n: u32) -> __m256 {
         all_of_256(n as f32)
     }
+
+    #[inline(always)]
+    fn reciprocal(n: u32) -> __m256 {
+        all_of_256(1.0 / n as f32)
+    }
 }
 
 #[inline(always)]

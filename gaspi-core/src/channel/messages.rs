@@ -237,7 +237,7 @@ impl Channel {
     /// Messages of a member below `count` are not needed any more. Tells a member of this node at
     /// once, one of another node with a message to it when a quarter of its slots waits for it, and
     /// when half of them do, with whatever is sent there next: at the latest when the next message
-    /// is taken, or this rank waits.
+    /// of a channel with several slots is taken, or this rank waits.
     #[inline]
     pub fn take(&self, from: usize, count: u64) {
         let member = &self.members[from];
@@ -250,8 +250,11 @@ impl Channel {
             return;
         }
         self.bundle.meet(member);
-        // What was taken before: a sender whose messages come one after the other is told in time.
-        self.inner.endpoints.flush(&*self.inner);
+        if self.spec.slots > 1 {
+            // What was taken before: a sender whose messages come one after the other is told in
+            // time. With one slot it waits after each message, as does this rank for the next one.
+            self.inner.endpoints.flush(&*self.inner);
+        }
         // Relaxed: one thread at a time takes messages of a member, and this orders nothing else.
         member.untold.store(count, Ordering::Relaxed);
         let waiting = count - member.told.load(Ordering::Relaxed);
