@@ -102,11 +102,45 @@ impl Program {
         }
     }
 
-    /// [`Step::Finish`], unless there is nothing.
+    /// [`Step::Finish`], unless there is nothing: behind each message that was combined there, if
+    /// these came last, since what was combined is still in the cache.
     pub(super) fn finish(&mut self, span: Span) {
-        if span.bytes > 0 {
-            self.push(Step::Finish { span });
+        let Some(first) = self.first_received(span) else {
+            if span.bytes > 0 {
+                self.push(Step::Finish { span });
+            }
+            return;
+        };
+        for step in self.steps.split_off(first) {
+            self.push(step);
+            if let Step::ReceiveReduce { dst, .. } = step {
+                self.push(Step::Finish { span: dst });
+            }
         }
+    }
+
+    /// The first of the last steps, which combine messages into the parts of a span one behind the
+    /// other, and send parts only before that; `None` if there are others among them.
+    fn first_received(&self, span: Span) -> Option<usize> {
+        let mut rest = span;
+        for (at, step) in self.steps.iter().enumerate().rev() {
+            match *step {
+                Step::ReceiveReduce { dst, .. }
+                    if dst.place == rest.place
+                        && dst.bytes > 0
+                        && dst.bytes <= rest.bytes
+                        && dst.offset + dst.bytes == rest.offset + rest.bytes =>
+                {
+                    rest.bytes -= dst.bytes;
+                    if rest.bytes == 0 {
+                        return Some(at);
+                    }
+                }
+                Step::Send { src, .. } if !overlap(src, rest) => {}
+                _ => return None,
+            }
+        }
+        None
     }
 
     /// [`Step::Reduce`], unless there is nothing.
@@ -185,6 +219,12 @@ pub(super) fn span(place: Place, Part { offset, bytes }: Part) -> Span {
 /// This member's memory for partial results.
 pub(super) fn scratch(part: Part) -> Span {
     span(Place::Scratch, part)
+}
+
+fn overlap(one: Span, other: Span) -> bool {
+    one.place == other.place
+        && one.offset < other.offset + other.bytes
+        && other.offset < one.offset + one.bytes
 }
 
 /// Spans of at most `piece_bytes`, in order.

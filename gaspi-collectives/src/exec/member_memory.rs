@@ -40,6 +40,15 @@ enum Writable<'a> {
     Across(usize, u64),
 }
 
+/// How sources are combined.
+#[derive(Clone, Copy)]
+struct Combining {
+    op: Operation,
+    ty: DataType,
+    /// Divided by the number of members, in the same pass.
+    averaged: bool,
+}
+
 impl<F: Function> Task<F> {
     /// Opens the memory of all members, whose locations are in the lines of the first arrival. If
     /// some memory is not mapped, all members know it and switch to the fallback plan.
@@ -191,18 +200,20 @@ impl<F: Function> Task<F> {
         let divided = op == Operation::Average && srcs.members == Members::All;
         let size = on.ranks().len();
         let whole = (dsts, srcs, bytes);
-        // Results for other members are divided before they are copied. An own result is rounded as
-        // often as in a single phase.
+        // Floats are divided as they are summed up. Other results for other members are divided
+        // before they are copied. An own result is rounded as often as in a single phase.
+        let averaged = divided && matches!(ty, DataType::F32 | DataType::F64);
         let own = dsts.members == Members::One(on.me() as u32);
-        let at_once = if divided && !own || size > MANY {
+        let combining = Combining { op, ty, averaged };
+        let at_once = if divided && !averaged && !own || size > MANY {
             false
         } else if size <= FEW {
-            self.reduce_at_once::<FEW, C>(on, counters, whole, op, ty)
+            self.reduce_at_once::<FEW, C>(on, counters, whole, combining)
         } else {
-            self.reduce_at_once::<MANY, C>(on, counters, whole, op, ty)
+            self.reduce_at_once::<MANY, C>(on, counters, whole, combining)
         };
         if at_once {
-            if divided {
+            if divided && !averaged {
                 let to = self.target(on, counters, span(dsts, on.me() as u32, bytes));
                 kernel::divide(ty, to, size as u32);
             }
@@ -249,8 +260,7 @@ impl<F: Function> Task<F> {
         on: &C,
         counters: &Counters,
         (dsts, srcs, bytes): (Spread, Spread, u64),
-        op: Operation,
-        ty: DataType,
+        Combining { op, ty, averaged }: Combining,
     ) -> bool {
         let size = on.ranks().len();
         let mut lines = [[0; WORDS]; N];
@@ -281,7 +291,11 @@ impl<F: Function> Task<F> {
             };
             to_len += 1;
         }
-        kernel::fold(op, ty, &to[..to_len], &from[..from_len]);
+        let (to, from) = (&to[..to_len], &from[..from_len]);
+        if averaged {
+            return kernel::average(ty, to, from, size as u32);
+        }
+        kernel::fold(op, ty, to, from);
         true
     }
 

@@ -2,6 +2,7 @@
 
 mod abort;
 pub(crate) mod active;
+mod arithmetic;
 pub(crate) mod blocking;
 mod buffer_location;
 pub(crate) mod buffers;

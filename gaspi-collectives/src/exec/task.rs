@@ -17,7 +17,6 @@ use super::notice::{self, Cause, What};
 use super::peer_access::PeerAccess;
 use super::substrate::Substrate;
 use crate::algorithms::Algorithm;
-use crate::datatype::Operation;
 use crate::kernel::{self, Buffer, Source, Target};
 use crate::plan::Plan;
 use crate::request::Reducer;
@@ -136,6 +135,8 @@ impl Performed {
 /// The outcome of a step.
 pub(super) enum Stepped {
     Done,
+    /// And so has the next one.
+    BothDone,
     Blocked(Blocked),
     /// The plan has changed, and its steps begin anew.
     Again,
@@ -277,6 +278,7 @@ impl<F: Function> Task<F> {
                         self.look_ahead(on, counters);
                     }
                 }
+                Stepped::BothDone => self.position.cursor += 2,
                 Stepped::Blocked(blocked) => {
                     self.look_ahead(on, counters);
                     self.blocked = Some(blocked);
@@ -380,46 +382,12 @@ impl<F: Function> Task<F> {
         memory.part(span.offset, span.bytes)
     }
 
-    /// `dst = left op right`; `dst` may be the same memory as either.
-    fn combine<C: Substrate>(&self, on: &C, dst: Target<'_>, left: Source<'_>, right: Source<'_>) {
-        if dst.is_empty() || self.failed.get() != 0 {
-            return;
-        }
-        match &self.arithmetic {
-            Arithmetic::BuiltIn(op, ty) => kernel::fold(*op, *ty, &[dst], &[left, right]),
-            Arithmetic::User(function) => {
-                self.apply(on, function, dst, [left, right].into_iter());
-            }
-        }
-    }
-
-    /// Combines the sources in their order by a function of the program.
-    pub(super) fn apply<'s, C: Substrate>(
-        &self,
-        on: &C,
-        function: &F,
-        dst: Target<'_>,
-        sources: impl Iterator<Item = Source<'s>>,
-    ) {
-        if self.arguments.borrow_mut().fold(function, dst, sources).is_err() {
-            self.failed.set(1 + u64::from(on.ranks()[on.me()].0));
-        }
-    }
-
     /// Notes the failure that a member reports, unless it is 0. The lowest rank is kept, so that
     /// all members report the same one.
     fn hear_of_failure(&self, told: u64) {
         let known = self.failed.get();
         if told != 0 && (known == 0 || told < known) {
             self.failed.set(told);
-        }
-    }
-
-    fn finish<C: Substrate>(&self, on: &C, counters: &Counters, span: Span) {
-        let Arithmetic::BuiltIn(Operation::Average, ty) = self.arithmetic else { return };
-        if span.bytes > 0 {
-            let members = on.ranks().len() as u32;
-            kernel::divide(ty, self.target(on, counters, span), members);
         }
     }
 
@@ -483,6 +451,7 @@ impl<F: Function> Task<F> {
         self.hear_of_failure(failed);
         let message = Source::of_peer(channel.incoming(from, index)).part(0, bytes);
         let to = self.target(on, counters, dst);
+        let mut stepped = Stepped::Done;
         match with {
             None => {
                 // The rest was received in place.
@@ -493,12 +462,16 @@ impl<F: Function> Task<F> {
             Some((with, theirs_first)) => {
                 let with = self.source(on, counters, with);
                 let (left, right) = if theirs_first { (message, with) } else { (with, message) };
-                self.combine(on, to, left, right);
+                if self.finishes(dst) && self.average(on, to, left, right) {
+                    stepped = Stepped::BothDone;
+                } else {
+                    self.combine(on, to, left, right);
+                }
             }
         }
         counters.taken[from] = index + 1;
         channel.take(from, index + 1);
-        Ok(Stepped::Done)
+        Ok(stepped)
     }
 
     fn arrive<C: Substrate>(&mut self, on: &mut C, counters: &mut Counters, carry: Carry) {

@@ -18,7 +18,7 @@ use gaspi_core::PeerSlice;
 
 pub use divide::divide;
 pub(crate) use memory::{Buffer, post_receive, pull, push, send};
-pub use reduce::{accumulate, fold, instruction_set};
+pub use reduce::{accumulate, average, fold, instruction_set};
 
 /// Memory to read from: pointer and length, no reference, because a peer may write to it at
 /// another time.

@@ -17,7 +17,7 @@
 use std::sync::OnceLock;
 
 use super::chunk::{Chunk, Lanes, Pieces};
-use super::combine::{And, Combine, Max, Min, Or, Product, Sum, Xor};
+use super::combine::{And, Combine, Divisor, Max, Min, Or, Product, Quotient, Sum, Xor};
 use super::environment::Environment;
 use super::halves::{Bf16, F16};
 use super::{Source, Target, copy};
@@ -45,6 +45,39 @@ pub fn accumulate(op: Operation, ty: DataType, dst: Target<'_>, srcs: &[Source<'
         let pass = Pass { dsts: &[dst], first: dst.source(), rest: srcs };
         pass.run(Isa::of_this_processor(), op, ty);
     }
+}
+
+/// `dst[i] = (s0[i] + s1[i] + ...) / n` in one pass, otherwise like [`fold`], with the bits of a sum
+/// that is [divided](super::divide()). False, and nothing has happened, for types of which it needs
+/// two: integers, which have other loops for that, and halves, whose sums are rounded in between.
+///
+/// # Panics
+/// `n` is 0, or a length differs or is not one of whole elements.
+pub fn average(ty: DataType, dsts: &[Target<'_>], srcs: &[Source<'_>], n: u32) -> bool {
+    average_with(Isa::of_this_processor(), ty, dsts, srcs, n)
+}
+
+pub(super) fn average_with(
+    isa: Isa,
+    ty: DataType,
+    dsts: &[Target<'_>],
+    srcs: &[Source<'_>],
+    n: u32,
+) -> bool {
+    assert!(n > 0, "an average has at least one contribution");
+    let average = match ty {
+        DataType::F32 => averaging::<f32>(isa),
+        DataType::F64 => averaging::<f64>(isa),
+        _ => return false,
+    };
+    if let [first, rest @ ..] = srcs {
+        let pass = Pass { dsts, first: *first, rest };
+        pass.check(ty);
+        let _environment = Environment::enter();
+        // SAFETY: instruction sets are only named where the processor has them.
+        unsafe { average(&pass, n) };
+    }
+    true
 }
 
 pub(super) fn fold_with(
@@ -131,7 +164,9 @@ struct Pass<'a> {
 }
 
 impl Pass<'_> {
-    fn run(&self, isa: Isa, op: Operation, ty: DataType) {
+    /// Panics where sources and targets do not go together.
+    #[inline(always)]
+    fn check(&self, ty: DataType) {
         let len = self.first.len;
         let same = self.dsts.iter().all(|dst| dst.len == len)
             && self.rest.iter().all(|src| src.len == len);
@@ -139,6 +174,10 @@ impl Pass<'_> {
         // A power of two, which the compiler does not know and would divide by.
         let whole = len & (ty.bytes() as usize - 1) == 0;
         assert!(whole, "a reduction works on whole elements");
+    }
+
+    fn run(&self, isa: Isa, op: Operation, ty: DataType) {
+        self.check(ty);
         let _environment = (!ty.is_integer()).then(Environment::enter);
         match LOOPS[isa as usize][ty as usize][op as usize] {
             // SAFETY: instruction sets are only named where the processor has them.
@@ -228,8 +267,48 @@ const fn compiled<T: Pieces, O: Combine<T::Lane>>(_: Isa) -> Loop {
     sweep::<T::Baseline, T, O>
 }
 
+/// A loop that divides sums by a number.
+type AveragingLoop = unsafe fn(&Pass<'_>, u32);
+
+/// The same as it is compiled for an instruction set.
+#[cfg(target_arch = "x86_64")]
+fn averaging<T>(isa: Isa) -> AveragingLoop
+where
+    T: Pieces<Lane: Divisor, Avx2: Chunk<Lane: Divisor>>,
+    Sum: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>,
+    Product: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>,
+    Quotient: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>,
+{
+    match isa {
+        Isa::Baseline => sweep_averages::<T::Baseline, T>,
+        Isa::Avx2 | Isa::Avx512 => sweep_averages_avx2::<T>,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn averaging<T: Pieces<Lane: Divisor>>(_: Isa) -> AveragingLoop
+where
+    Sum: Combine<T::Lane>,
+    Product: Combine<T::Lane>,
+    Quotient: Combine<T::Lane>,
+{
+    sweep_averages::<T::Baseline, T>
+}
+
 #[cfg(target_arch = "x86_64")]
 pub(super) type LaneOf<C> = <C as Chunk>::Lane;
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c,fma")]
+fn sweep_averages_avx2<T>(pass: &Pass<'_>, n: u32)
+where
+    T: Pieces<Lane: Divisor, Avx2: Chunk<Lane: Divisor>>,
+    Sum: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>,
+    Product: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>,
+    Quotient: Combine<T::Lane> + Combine<LaneOf<T::Avx2>>,
+{
+    sweep_averages::<T::Avx2, T>(pass, n);
+}
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,f16c,fma")]
@@ -246,34 +325,68 @@ fn sweep_avx512<T: Pieces, O: Combine<T::Lane> + Combine<LaneOf<T::Avx512>>>(pas
 // Inlined into each instruction set's clone, so that it is compiled for that set.
 #[inline(always)]
 fn sweep<C: Chunk, T: Pieces, O: Combine<C::Lane> + Combine<T::Lane>>(pass: &Pass<'_>) {
+    let at = chunks::<C, O, O>(pass, None);
+    let at = pieces::<T::Small, O, O>(pass.dsts, pass.first, pass.rest, None, at);
+    let at = pieces::<T::Single, O, O>(pass.dsts, pass.first, pass.rest, None, at);
+    debug_assert_eq!(at, pass.first.len);
+}
+
+#[inline(always)]
+fn sweep_averages<C: Chunk<Lane: Divisor>, T: Pieces<Lane: Divisor>>(pass: &Pass<'_>, n: u32)
+where
+    Sum: Combine<C::Lane> + Combine<T::Lane>,
+    Product: Combine<C::Lane> + Combine<T::Lane>,
+    Quotient: Combine<C::Lane> + Combine<T::Lane>,
+{
+    // See `divide`.
+    let at = if n.is_power_of_two() {
+        let (wide, single) = (C::Lane::reciprocal(n), T::Lane::reciprocal(n));
+        let at = chunks::<C, Sum, Product>(pass, Some(wide));
+        pieces::<T::Single, Sum, Product>(pass.dsts, pass.first, pass.rest, Some(single), at)
+    } else {
+        let (wide, single) = (C::Lane::of(n), T::Lane::of(n));
+        let at = chunks::<C, Sum, Quotient>(pass, Some(wide));
+        pieces::<T::Single, Sum, Quotient>(pass.dsts, pass.first, pass.rest, Some(single), at)
+    };
+    debug_assert_eq!(at, pass.first.len);
+}
+
+/// The whole chunks of a pass; returns where they end.
+#[inline(always)]
+fn chunks<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
+    pass: &Pass<'_>,
+    last: Option<C::Lane>,
+) -> usize {
     let Pass { dsts, first, rest } = *pass;
     // What two ranks do all the time is compiled apart, with lengths that the compiler knows: a
     // fifth faster.
-    let at = match (dsts, rest) {
-        ([dst], [src]) => pieces::<C, O>(&[*dst], first, &[*src], 0),
-        ([one, two], [src]) => pieces::<C, O>(&[*one, *two], first, &[*src], 0),
-        _ => pieces::<C, O>(dsts, first, rest, 0),
-    };
-    let at = pieces::<T::Small, O>(dsts, first, rest, at);
-    let at = pieces::<T::Single, O>(dsts, first, rest, at);
-    debug_assert_eq!(at, first.len);
+    match (dsts, rest) {
+        ([dst], [src]) => pieces::<C, O, F>(&[*dst], first, &[*src], last, 0),
+        ([one, two], [src]) => pieces::<C, O, F>(&[*one, *two], first, &[*src], last, 0),
+        _ => pieces::<C, O, F>(dsts, first, rest, last, 0),
+    }
 }
 
-/// Goes on from `at` for as long as there are whole chunks; returns where that ends.
+/// Goes on from `at` for as long as there are whole chunks; returns where that ends. Results are
+/// combined with `last` by `F`, if there is one.
 #[inline(always)]
-fn pieces<C: Chunk, O: Combine<C::Lane>>(
+fn pieces<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
     dsts: &[Target<'_>],
     first: Source<'_>,
     rest: &[Source<'_>],
+    last: Option<C::Lane>,
     mut at: usize,
 ) -> usize {
     while first.len - at >= C::BYTES {
-        // SAFETY: `Pass::run` checked that all are as long as the first; the chunk is inside.
+        // SAFETY: `Pass::check` has found all as long as the first; the chunk is inside.
         let mut lanes = unsafe { C::load(first.start.add(at)) };
         for src in rest {
             // SAFETY: it is as long as the first one.
             let more = unsafe { C::load(src.start.add(at)) };
             lanes = lanes.combine::<O>(more);
+        }
+        if let Some(last) = last {
+            lanes = lanes.combine::<F>(C::Lanes::all(last));
         }
         if lanes.is_unsettled::<O>() {
             lanes = lanes.settle::<O>();

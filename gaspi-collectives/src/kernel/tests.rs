@@ -6,7 +6,7 @@ use half::{bf16, f16};
 use proptest::prelude::*;
 
 use super::divide::divide_with;
-use super::reduce::{Isa, fold_with};
+use super::reduce::{Isa, average_with, fold_with};
 use super::*;
 use crate::datatype::{DataType, Operation};
 
@@ -236,6 +236,35 @@ fn every_operation_on_every_type_agrees_with_the_oracle() {
     }
 }
 
+/// Sums that are divided as they are made have the bits of sums that are divided later.
+#[test]
+fn averages_in_one_pass_have_the_bits_of_two() {
+    for (seed, (ty, n)) in DataType::ALL.into_iter().zip(1_u32..).enumerate() {
+        for (sources, bytes) in [(1, 72), (2, 1000), (3, 256 + 16 + 8), (5, 120), (2, 0)] {
+            let count = bytes / ty.bytes() as usize;
+            let case = Case::of_seed(seed as u64, ty, Operation::Sum, sources, count);
+            let rows: Vec<Vec<u8>> = (0..sources).map(|row| case.packed(row)).collect();
+            let srcs: Vec<Source<'_>> =
+                rows.iter().map(|row| Source::of(&row[case.shift..])).collect();
+            for &isa in Isa::available() {
+                for n in [n, 1, 2, 3, 8] {
+                    let (mut one, mut two) = (vec![0xee; bytes], vec![0xee; bytes]);
+                    let dsts = [Target::of(&mut one), Target::of(&mut two)];
+                    let done = average_with(isa, ty, &dsts, &srcs, n);
+                    assert_eq!(done, matches!(ty, DataType::F32 | DataType::F64), "{ty}");
+                    let mut expected = vec![0xee; bytes];
+                    if done {
+                        let sum = Target::of(&mut expected);
+                        fold_with(isa, Operation::Sum, ty, &[sum], &srcs);
+                        divide_with(isa, ty, Target::of(&mut expected), n);
+                    }
+                    assert!(one == expected && two == expected, "{ty} / {n}, {isa:?}");
+                }
+            }
+        }
+    }
+}
+
 /// Powers of two are multiplied by, which has to give the bits of quotients, also of those that have
 /// fewer bits than others or are rounded to 0.
 #[test]
@@ -243,7 +272,8 @@ fn averages_of_powers_of_two_have_the_bits_of_quotients() {
     let special = [0, 1, 2, 3, 5, 0x7f_ffff, 0x80_0000, 0x80_0001, 0x7f7f_ffff, 0x7f80_0000];
     let spread = (0..4096_u32).map(|i| i.wrapping_mul(0x9e37_79b9));
     let small = (0..512_u32).map(|i| i * 0x1_0007);
-    let sums: Vec<f32> = special.into_iter().chain(spread).chain(small).map(f32::from_bits).collect();
+    let sums: Vec<f32> =
+        special.into_iter().chain(spread).chain(small).map(f32::from_bits).collect();
     let singles: Vec<f32> = sums.iter().flat_map(|sum| [*sum, -*sum]).collect();
     let doubles: Vec<f64> = singles
         .iter()
