@@ -5,7 +5,7 @@ samples, regularisation included. Where a loss of an output is something else, i
 are multiplied by a factor before the loss is computed, so the loss that Keras reports is right too:
 - reduction `sum` or `none`: 1 / w;
 - outputs with a mask: (own unmasked elements / those of all ranks) / w, summed over the ranks in
-  the step;
+  the step; Keras 2.10 divides by all elements, so that they are means over samples there;
 - reduction `mean_with_sample_weight`, which does not feel such a factor: the whole loss is
   multiplied by (own sum of weights / that of all ranks) / w.
 """
@@ -18,6 +18,7 @@ from .. import fusion, log
 from . import classes, operators, step as steps
 
 _NAMES = ("x", "y", "y_pred", "sample_weight", "training")
+_MASKED_COUNT = tf.__version__.startswith("2.10.")
 
 
 class Total:
@@ -109,7 +110,7 @@ def _weigh_batches(model: Any, named: Dict[str, Any]) -> None:
 def _factor(kind: str, mask: Any, step: steps.Step, total: Total) -> Any:
     if kind in ("sum", "none"):
         return tf.math.divide_no_nan(tf.constant(1.0, tf.float64), step.divisor)
-    if mask is not None and kind != "mean_with_sample_weight":
+    if mask is not None and kind != "mean_with_sample_weight" and not _MASKED_COUNT:
         unmasked = tf.reduce_sum(tf.cast(mask, tf.float64)) * tf.cast(step.divisor > 0, tf.float64)
         return tf.math.divide_no_nan(total.share_of(step, unmasked), step.divisor)
     return None
