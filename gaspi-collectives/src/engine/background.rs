@@ -12,6 +12,11 @@ use crate::exec::executor::{Driver, Executor};
 
 /// How long the background waits on a channel before it checks for other work.
 const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
+/// How long it rests first because a thread of the program waits, and how often it then rests twice
+/// as long. Up to here it looks by itself whether it is needed again: threads wait for one bucket
+/// after the other, and to tell it behind each costs more than the wait.
+const BRIEF_REST: Duration = Duration::from_micros(200);
+const BRIEF_RESTS: u32 = 4;
 
 impl Engine {
     /// Starts the background thread, unless it runs.
@@ -32,6 +37,7 @@ impl Engine {
                 call: "starting the thread for operations in the background".to_owned(),
                 reason: error.to_string(),
             })?);
+            self.shared.has_thread.store(true, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -47,14 +53,26 @@ impl Shared {
     }
 
     /// The same for an operation that has been carried on as far as it goes without waiting: a
-    /// thread that drives others is woken by what this one waits for, and need not be told.
+    /// thread that drives others, or waits for one, is woken by what this one waits for.
     pub(crate) fn notify_resting_background(&self, executor: &Executor) {
         // SeqCst: pairs with the fence in `rest`. Either the thread sees the operation, or this one
         // that it rests.
         fence(Ordering::SeqCst);
-        if self.rests.load(Ordering::Relaxed) {
+        if self.rests.load(Ordering::Relaxed) && !self.has_waiters() {
             self.notify_background(executor);
         }
+    }
+
+    /// A thread of the program begins to wait. It drives all operations, so that the background
+    /// rests meanwhile: else what comes would wake both.
+    #[inline]
+    pub(super) fn waiter(&self, deadline: Deadline) -> Option<Waiter<'_>> {
+        // Relaxed: without the thread there is nobody to tell.
+        if deadline == Deadline::Now || !self.has_thread.load(Ordering::Relaxed) {
+            return None;
+        }
+        self.waiters.fetch_add(1, Ordering::Relaxed);
+        Some(Waiter(self))
     }
 
     /// Has the thread tell the program of ends.
@@ -92,6 +110,10 @@ impl Shared {
         self.active.find(|executor| executor.has_background().then(|| Arc::clone(executor)))
     }
 
+    fn has_waiters(&self) -> bool {
+        self.waiters.load(Ordering::Relaxed) > 0
+    }
+
     /// Waits until there may be work.
     fn rest(&self) {
         self.rests.store(true, Ordering::Relaxed);
@@ -107,29 +129,75 @@ impl Shared {
         self.rests.store(false, Ordering::Relaxed);
     }
 
+    /// Waits while threads of the program may do the work, the longer the more often it has done so.
+    fn rest_beside_waiters(&self, rests: u32) {
+        let is_brief = rests < BRIEF_RESTS;
+        if !is_brief {
+            self.rests.store(true, Ordering::Relaxed);
+            // SeqCst: pairs with the fence in the drop of `Waiter`.
+            fence(Ordering::SeqCst);
+        }
+        if is_brief || self.has_waiters() {
+            let limit = if is_brief { BRIEF_REST * (1 << rests) } else { BACKGROUND_LIMIT };
+            let mut work = self.work.lock();
+            if !*work && !self.ending.load(Ordering::Acquire) {
+                work = self.started.wait_at_most(work, limit);
+            }
+            *work = false;
+        }
+        self.rests.store(false, Ordering::Relaxed);
+    }
+
     /// The loop of the background thread.
     fn run_background(&self) {
         let mut looked = Instant::now();
+        let mut rests = 0;
         while !self.ending.load(Ordering::Acquire) {
             self.tell_ends();
-            let Some(executor) = self.background_executor() else {
-                self.rest();
-                continue;
-            };
             if looked.elapsed() >= BACKGROUND_LIMIT {
                 self.look_for_stalls();
                 looked = Instant::now();
             }
+            let Some(executor) = self.background_executor() else {
+                self.rest();
+                continue;
+            };
+            if self.has_waiters() {
+                self.rest_beside_waiters(rests);
+                rests += 1;
+                continue;
+            }
+            rests = 0;
             let limit = Deadline::Never.at_most(BACKGROUND_LIMIT);
             let ended = executor.channel.wait_in_background(limit, || {
                 self.progress(Driver::Background, |executor| executor.has_background());
-                let other_work =
-                    self.has_ends.load(Ordering::Relaxed) || self.ending.load(Ordering::Acquire);
+                let other_work = self.has_ends.load(Ordering::Relaxed)
+                    || self.has_waiters()
+                    || self.ending.load(Ordering::Acquire);
                 (!executor.has_background() || other_work).then_some(())
             });
             if ended.is_none() {
                 self.look_around(|executor| executor.has_background());
             }
+        }
+    }
+}
+
+/// A thread of the program that waits, and drives all operations.
+pub(super) struct Waiter<'a>(&'a Shared);
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        let shared = self.0;
+        if shared.waiters.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        // SeqCst: pairs with the fence in `rest_beside_waiters`.
+        fence(Ordering::SeqCst);
+        if shared.rests.load(Ordering::Relaxed)
+            && let Some(executor) = shared.background_executor()
+        {
+            shared.notify_background(&executor);
         }
     }
 }

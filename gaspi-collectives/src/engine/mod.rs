@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use std::env::VarError;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -108,8 +108,11 @@ pub(crate) struct Shared {
     /// Whether work for the background was started since the thread last looked.
     work: Mutex<bool>,
     started: Condvar,
-    /// Whether it waits for work.
+    /// Whether there is a background thread, whether it rests, and how many threads of the program
+    /// drive all operations while they wait.
+    has_thread: AtomicBool,
     rests: AtomicBool,
+    waiters: AtomicUsize,
     ending: AtomicBool,
     /// Groups for which a thread of this rank is opening a channel.
     opening: Mutex<HashSet<GroupId>>,
@@ -290,6 +293,7 @@ impl Shared {
         ended: impl FnMut() -> Option<Result<T>>,
         pending: &impl Fn() -> Error,
     ) -> Result<T> {
+        let _waiter = self.waiter(deadline);
         executor.wait_until(deadline, ended, pending, |around| {
             self.progress_others(executor);
             if around {
@@ -324,6 +328,7 @@ impl Shared {
         completion: &Completion,
         deadline: Deadline,
     ) -> Result<()> {
+        let _waiter = self.waiter(deadline);
         executor.wait(completion, deadline, |around| {
             self.progress_others(executor);
             if around {

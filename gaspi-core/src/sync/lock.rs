@@ -2,6 +2,7 @@
 //! whole between any two statements, or the process ends with the panic ([`crate::sync::epoch`]).
 
 use std::sync::{PoisonError, TryLockError};
+use std::time::Duration;
 
 pub use std::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
@@ -81,6 +82,15 @@ impl Condvar {
     /// Gives the lock back until it is notified.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         self.0.wait(guard).unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same for so long at most.
+    pub fn wait_at_most<'a, T>(
+        &self,
+        guard: MutexGuard<'a, T>,
+        limit: Duration,
+    ) -> MutexGuard<'a, T> {
+        self.0.wait_timeout(guard, limit).unwrap_or_else(PoisonError::into_inner).0
     }
 
     /// Wakes one thread.
