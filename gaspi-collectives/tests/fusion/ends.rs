@@ -80,6 +80,47 @@ fn a_function_is_told_of_each_bucket() {
     });
 }
 
+/// The thread of the library rests while one of the program waits, at first briefly.
+fn the_library_goes_on_behind_a_wait_that_timed_out() {
+    for millis in [1, 2, 4, 50] {
+        let timed_out = std::sync::Barrier::new(2);
+        ranks::run(2, |rt| {
+            let me = rt.rank().index();
+            let options = Options { threshold: 0, ..Options::default() };
+            let fusion = create(rt, &floats(&[70_000, 500]), &options);
+            let submit_all = |step| {
+                submit(&fusion, 0, &contribution(me, 0, step, 70_000));
+                submit(&fusion, 1, &contribution(me, 1, step, 500));
+            };
+            let (ended, heard) = std::sync::mpsc::channel();
+            let function = move |bucket: usize, outcome: Result<()>| {
+                outcome.expect("no failure");
+                let _ = ended.send(bucket);
+            };
+            fusion.on_end(Some(Arc::new(function))).expect("a function");
+            for step in 0..10 {
+                if me == 0 {
+                    submit_all(step);
+                    // SAFETY: the sum goes nowhere.
+                    let waited =
+                        unsafe { fusion.wait(0, std::ptr::null_mut(), Timeout::Millis(millis)) };
+                    assert!(waited.expect_err("the other rank has not come").is_timeout());
+                    timed_out.wait();
+                } else {
+                    timed_out.wait();
+                    submit_all(step);
+                }
+                let mut buckets = [0, 0].map(|_| heard.recv().expect("the end of a bucket"));
+                buckets.sort_unstable();
+                assert_eq!(buckets, [0, 1]);
+                assert_eq!(wait(&fusion, 1, 500), sum(2, 1, step, 500));
+                assert_eq!(wait(&fusion, 0, 70_000), sum(2, 0, step, 70_000));
+            }
+            fusion.on_end(None).expect("no function");
+        });
+    }
+}
+
 fn a_descriptor_is_readable_while_next_has_something_to_tell() {
     ranks::run(2, |rt| {
         let me = rt.rank().index();
@@ -143,6 +184,7 @@ tests! {
     DEVICES:
         next_gives_each_bucket_once_in_a_step,
         a_function_is_told_of_each_bucket,
+        the_library_goes_on_behind_a_wait_that_timed_out,
         a_descriptor_is_readable_while_next_has_something_to_tell,
         nobody_waits_in_a_function_that_is_told;
 }
