@@ -2,8 +2,9 @@
 //!
 //! A step is one arrival slot per member ([`crate::sync::arrival_slot`]): a rank publishes its own
 //! and waits for those of all others. The slot carries a small payload and a signature of the call,
-//! by which ranks that called different things find out before they touch each other's data. Behind
-//! it lies the rank's staging. Barrier, segment create and use, opening a channel and the
+//! by which ranks that called different things find out before they touch each other's data. Where
+//! many members are of a node they look at few slots ([`in_node`]). Behind a slot lies the rank's
+//! staging. Barrier, segment create and use, opening a channel and the
 //! all-reduces of the standard are built on it.
 //!
 //! A rank that knows of a member's death does not arrive: its program may call something else next,
@@ -16,10 +17,12 @@
 
 mod call;
 pub(crate) mod handlers;
+mod in_node;
 pub(crate) mod leaders;
 mod peer_slice;
 mod procedures;
 pub(crate) mod reason;
+pub(crate) mod teams;
 mod unsent;
 
 pub use call::GroupCall;
@@ -185,6 +188,8 @@ pub(crate) struct Active {
     by_leaders: Option<(Instant, LineWidth)>,
     /// Whether this rank has told that all of the node that it leads have arrived.
     node_told: bool,
+    /// When it arrived at its present step, among many members of its node.
+    quiet_since: Option<Instant>,
 }
 
 impl Active {
@@ -198,6 +203,7 @@ impl Active {
             fails_since: None,
             by_leaders: None,
             node_told: false,
+            quiet_since: None,
         }
     }
 }

@@ -17,6 +17,7 @@ mod procedures;
 use crate::config::{Config, Topology};
 use crate::control::Active;
 use crate::control::leaders::Leaders;
+use crate::control::teams::Teams;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::ranks::Ranks;
@@ -52,6 +53,25 @@ pub(crate) struct Committed {
     pub(crate) remote: bool,
     /// Who speaks for the nodes in its steps, if that pays.
     pub(crate) leaders: Option<Arc<Leaders>>,
+    /// The teams of the members of this node, if these are many.
+    pub(crate) teams: Option<Teams>,
+    /// All members are of this node, and so few that each looks at all.
+    pub(crate) few: bool,
+}
+
+impl Committed {
+    fn new(
+        ranks: Arc<[Rank]>,
+        me: usize,
+        step: u64,
+        leaders: Option<Arc<Leaders>>,
+        job: &Ranks,
+    ) -> Committed {
+        let remote = ranks.iter().any(|rank| !job.is_local(*rank));
+        let teams = Teams::of(&ranks, job);
+        let few = !remote && teams.is_none();
+        Committed { ranks, me, step, failed: false, remote, leaders, teams, few }
+    }
 }
 
 /// The state that a collective or a commit of the group claims.
@@ -144,14 +164,8 @@ impl Groups {
         let cells: Box<[Cell]> = (0..config.group_max).map(|_| Cell::default()).collect();
         let mut board = Board::new(job.me, cells.len());
         if let Some((group, ranks)) = initial_group(config, job.size) {
-            let committed = Committed {
-                ranks: ranks.as_slice().into(),
-                me: job.me.index(),
-                step: FIRST_STEP,
-                failed: false,
-                remote: job.all().any(|rank| !job.is_local(rank)),
-                leaders,
-            };
+            let (members, me) = (ranks.as_slice().into(), job.me.index());
+            let committed = Committed::new(members, me, FIRST_STEP, leaders, job);
             let cell = &cells[group.index()];
             cell.call.lock().committed = Some(committed);
             cell.incarnation.store(FIRST_INCARNATION, Ordering::Release);

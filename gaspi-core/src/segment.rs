@@ -43,6 +43,10 @@ pub(crate) const ARENA: SegmentId = SegmentId(u8::MAX);
 /// Words of its notification space.
 pub(crate) const ARENA_WORDS: u32 = 1 << 20;
 
+/// Ranks of a node that hear of each other's memory by messages, and map it in the call that makes
+/// it. Where there are more, arrivals tell of it, and a segment is mapped at first access.
+pub(crate) const MAPPED_AT_ONCE: usize = 16;
+
 /// The name of its memory file, for tools.
 const FILE_NAME: &CStr = c"gaspi-segment";
 
@@ -117,7 +121,7 @@ impl Control {
         let layout = Layout::new(segment, shape);
         memory::check_sealed(file.as_fd(), layout.control_len)?;
         let mapping = Mapping::new(file.as_fd(), 0, layout.control_len)
-            .map_err(|error| Error::os(format!("mapping {segment}"), &error))?;
+            .map_err(|error| cannot_map(segment, &error))?;
         Ok(Control { mapping, layout })
     }
 
@@ -140,8 +144,7 @@ impl Control {
         };
         let len = len.ok_or_else(too_large)?;
         memory::check_sealed(file.as_fd(), at.checked_add(len).ok_or_else(too_large)?)?;
-        Mapping::new(file.as_fd(), at, len)
-            .map_err(|error| Error::os(format!("mapping {segment}"), &error))
+        Mapping::new(file.as_fd(), at, len).map_err(|error| cannot_map(segment, &error))
     }
 
     /// Whether its owner has not ended it.
@@ -159,6 +162,19 @@ impl Control {
     fn notifications(&self) -> *const AtomicU32 {
         self.word(self.layout.notifications_at)
     }
+}
+
+/// The memory of a peer cannot be mapped.
+fn cannot_map(segment: SegmentId, error: &std::io::Error) -> Error {
+    let what = match segment {
+        ARENA => "mapping a peer's memory for messages of collectives".to_owned(),
+        segment => format!("mapping {segment} of a peer"),
+    };
+    if error.raw_os_error() == Some(libc::ENOMEM) {
+        let reason = format!("{error}; see ulimit -v and vm.max_map_count");
+        return Error::System { call: what, reason };
+    }
+    Error::os(what, error)
 }
 
 fn identity(generation: u32, nonce: u64) -> [u32; 3] {

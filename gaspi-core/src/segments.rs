@@ -132,7 +132,9 @@ impl Inner {
         let registered = segment.registered.lock();
         let others = |rank: &&Rank| **rank != self.ranks.me && !registered.contains(rank);
         let locals = self.ranks.area.locals().iter().filter(others);
-        let mapped = locals.filter(|rank| segment.is_mapped_by(**rank));
+        // Of an arena that nobody was told of by a message nobody has to be: its channels say when
+        // they are closed.
+        let mapped = locals.filter(|rank| id != ARENA && segment.is_mapped_by(**rank));
         for rank in registered.iter().chain(mapped) {
             // Who has no connection has nothing under way. It may not have heard of the end when it
             // connects: this rank then refuses what it asks for.

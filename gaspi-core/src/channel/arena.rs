@@ -13,6 +13,7 @@
 //! from there has ended.
 
 mod procedures;
+mod published;
 
 use super::counts::CLOSED;
 use super::free_list::FreeList;

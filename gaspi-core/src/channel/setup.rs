@@ -1,9 +1,10 @@
 //! How the members of a group open channels together.
 //!
 //! Each takes a range of its arena, registers the arena with the other members of its node where it
-//! is not yet, and arrives with the place of its range. Members of other nodes need nothing else:
-//! no connection is made with them before one sends something, but where devices have to know each
-//! other. All of it can be continued after a timeout, as with segments made by a group.
+//! is not yet, or tells of it in a step where these are many, and arrives with the place of its
+//! range. Members of other nodes need nothing else: no connection is made with them before one
+//! sends something, but where devices have to know each other. All of it can be continued after a
+//! timeout, as with segments made by a group.
 
 use super::abort_notice::{Notices, has_few_far};
 use super::arena::Reserved;
@@ -27,8 +28,9 @@ use std::sync::Arc;
 /// Stages.
 const RESERVING: u64 = 0;
 const REGISTERING: u64 = 1;
-const PAIRING: u64 = 2;
-const MEETING: u64 = 3;
+const TELLING: u64 = 2;
+const PAIRING: u64 = 3;
+const MEETING: u64 = 4;
 
 /// The call that opens channels.
 fn key_of(kind: CallKind, details: u64) -> CallKey {
@@ -137,11 +139,15 @@ impl Inner {
         Ok(())
     }
 
-    /// Whether all other members of this node may copy from and to this process.
+    /// Whether all other members of this node may copy from and to this process, or it from and to
+    /// theirs: if one of both is so for all members, both are.
     fn is_reachable(&self, ranks: &[Rank]) -> bool {
         let Some(arena) = self.channels.arena() else { return false };
         if self.job.machine.without_cross_memory {
             return false;
+        }
+        if self.maps_arenas(ranks) {
+            return self.copies_all(ranks);
         }
         let others =
             ranks.iter().filter(|rank| self.ranks.is_local(**rank) && **rank != self.ranks.me);
@@ -211,14 +217,11 @@ impl Runtime {
         let mut call = inner.group_call(group, key)?;
         let failures = inner.channels.failures();
         inner.prepare_parts(&mut call, group, &all, deadline)?;
-        let failure = call.failure();
-        let failed = failure.is_some();
-        let report = call.report(failure.as_ref());
-        call.arrive(&inner.offer(&call, group, report).words());
-        let met = match call.await_all(deadline) {
-            Err(error) if error.is_timeout() => return Err(error),
+        let (failure, met) = match inner.meet_for_parts(&mut call, group, deadline) {
+            (_, Err(error)) if error.is_timeout() => return Err(error),
             met => met,
         };
+        let failed = failure.is_some();
         let anyone_failed =
             met.is_ok() && (0..call.ranks().len()).any(|m| has_failed(Offer::of(&call, m).report));
         let outcome = match (failure, met) {
@@ -253,37 +256,63 @@ impl Inner {
                 Ok(()) => call.set_cursor(REGISTERING),
                 Err(error) => {
                     call.set_failure(error);
-                    call.set_cursor(MEETING);
+                    call.set_cursor(TELLING);
                 }
             }
         }
         if call.cursor() == REGISTERING {
-            let mut next = PAIRING;
-            if let Some(arena) = self.channels.arena() {
+            if let Some(arena) = self.channels.arena().filter(|_| !self.maps_arenas(call.ranks())) {
                 let course = waiting_group(Call::Channel, group);
                 let local = call.ranks().iter().copied().filter(|rank| self.ranks.is_local(*rank));
                 let (segment, local) = (&arena.segment, local.collect::<Vec<_>>());
                 let lacks = |rank| call.lacks(rank);
                 match self.register_all(segment, &local, deadline, course, lacks) {
                     Err(error) if error.is_timeout() => return Err(error),
-                    Err(error) => {
-                        call.set_failure(error);
-                        next = MEETING;
-                    }
-                    Ok(()) => self.want_devices(call.ranks()),
+                    Err(error) => call.set_failure(error),
+                    Ok(()) => {}
                 }
             }
-            call.set_cursor(next);
+            call.set_cursor(TELLING);
+        }
+        Ok(())
+    }
+
+    /// Takes the steps of all members, the last of which tells what each offers. Gives why this
+    /// rank cannot do its part, and how the steps went.
+    fn meet_for_parts(
+        &self,
+        call: &mut GroupCall<'_>,
+        group: GroupId,
+        deadline: Deadline,
+    ) -> (Option<Error>, Result<()>) {
+        if call.cursor() == TELLING {
+            if self.tells_of_arenas(call.ranks()) {
+                let failure = call.failure();
+                if let Err(error) = self.exchange_arenas(call, deadline) {
+                    return (failure, Err(error));
+                }
+            }
+            if call.failure().is_none() {
+                self.want_devices(call.ranks());
+            }
+            call.set_cursor(PAIRING);
         }
         if call.cursor() == PAIRING {
-            match self.await_devices(call.ranks(), group, deadline) {
-                Err(error) if error.is_timeout() => return Err(error),
-                Err(error) => call.set_failure(error),
-                Ok(()) => {}
+            if call.failure().is_none() {
+                match self.await_devices(call.ranks(), group, deadline) {
+                    Err(error) if error.is_timeout() => return (None, Err(error)),
+                    Err(error) => call.set_failure(error),
+                    Ok(()) => {}
+                }
             }
             call.set_cursor(MEETING);
         }
-        Ok(())
+        let failure = call.failure();
+        let report = call.report(failure.as_ref());
+        let offer = self.offer(call, group, report);
+        call.arrive(&offer.words());
+        let met = call.await_all(deadline);
+        (failure, met)
     }
 
     /// The members to which data may go by the device alone, with the device.

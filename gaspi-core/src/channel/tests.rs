@@ -62,3 +62,32 @@ fn a_lost_request_counts_once_its_rank_is_known_to_live() {
     channels.lost(Rank(0));
     assert_eq!(channels.failures(), known, "it was told already");
 }
+
+#[test]
+fn arenas_on_a_node_of_many_ranks_make_no_connections() {
+    const RANKS: u32 = 20;
+    let ranks: Vec<Runtime> = std::thread::scope(|scope| {
+        let join = |rank| {
+            let job = Job::in_process("arenas-of-many", Rank(rank as u16), RANKS);
+            PendingInit::new(job, Config::default()).unwrap().wait(Timeout::Block).unwrap()
+        };
+        let joining: Vec<_> = (0..RANKS).map(|rank| scope.spawn(move || join(rank))).collect();
+        joining.into_iter().map(|rank| rank.join().unwrap()).collect()
+    });
+    let connections = |rank: &Runtime| {
+        let connections = &rank.inner().endpoints.stream.connections;
+        rank.inner().ranks.all().filter(|other| connections.is_established(*other)).count()
+    };
+    let before: usize = ranks.iter().map(connections).sum();
+    let spec = ChannelSpec { slots: 2, message_bytes: 64, stage_bytes: 64 };
+    std::thread::scope(|scope| {
+        for rank in &ranks {
+            scope.spawn(move || {
+                let channel = rank.channel_open(GroupId::ALL, spec, Timeout::Block).unwrap();
+                assert!((0..RANKS as usize).all(|member| channel.is_local(member)));
+                rank.barrier(GroupId::ALL, Timeout::Block).unwrap();
+            });
+        }
+    });
+    assert_eq!(ranks.iter().map(connections).sum::<usize>(), before);
+}

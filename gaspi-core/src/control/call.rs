@@ -29,7 +29,7 @@ const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
 const DESERTED_LIMIT: Duration = Duration::from_secs(10);
 
 /// How a step stands, unless members have not arrived and nothing else is known.
-enum Scan {
+pub(super) enum Scan {
     Done(Result<()>),
     /// Members have not arrived, and others differ already.
     Differs(Error),
@@ -118,13 +118,21 @@ impl GroupCall<'_> {
             _ => return,
         }
         self.slot(self.me, step).publish(step, self.key.signature, payload);
-        for rank in self.ranks().iter().filter(|rank| **rank != self.inner.ranks.me) {
-            if self.inner.ranks.is_local(*rank) {
+        if self.is_among_few() {
+            for rank in self.ranks().iter().filter(|rank| **rank != self.inner.ranks.me) {
                 self.inner.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
             }
+        } else {
+            self.arrive_at_other_nodes(step, payload);
+            self.arrive_in_node(step);
         }
-        self.arrive_at_other_nodes(step, payload);
         self.staged = 0;
+    }
+
+    /// Whether all members are of this node, and few.
+    #[inline]
+    fn is_among_few(&self) -> bool {
+        self.state.committed.as_ref().is_some_and(|committed| committed.few)
     }
 
     /// Lets the members of other nodes know.
@@ -177,6 +185,12 @@ impl GroupCall<'_> {
         Some((leaders, width))
     }
 
+    /// Whether members of the node wait for nothing but their leader at a step at which this rank
+    /// has arrived.
+    pub(super) fn goes_by_leaders(&self, step: u64) -> bool {
+        self.by_leaders().is_some() && !self.steps().has_told_all(step)
+    }
+
     fn steps(&self) -> &GroupSteps {
         self.inner.control.steps.of(self.group)
     }
@@ -192,6 +206,11 @@ impl GroupCall<'_> {
         let Some((leaders, width)) = self.by_leaders() else { return };
         let told = self.state.active.as_ref().is_none_or(|active| active.node_told);
         if told || !leaders.leads() {
+            return;
+        }
+        let teams = self.state.committed.as_ref().and_then(|committed| committed.teams.as_ref());
+        let area = &self.inner.ranks.area;
+        if teams.is_some_and(|teams| !teams.have_all(area, self.group, step)) {
             return;
         }
         let (group, parity) = (self.group.index(), (step % 2) as usize);
@@ -220,9 +239,10 @@ impl GroupCall<'_> {
         }
     }
 
-    /// How long this rank waits before it sends its arrival to all members; `None` if it has.
+    /// How long this rank waits before it tells all members of its arrival; `None` if it has, or
+    /// did so at once.
     fn patience(&self, step: u64) -> Option<Duration> {
-        let (leaders, _) = self.by_leaders()?;
+        let Some((leaders, _)) = self.by_leaders() else { return self.patience_of_teams(step) };
         let (since, _) = self.state.active.as_ref()?.by_leaders?;
         let left = leaders.patience().saturating_sub(clock::since(since));
         (!self.steps().has_told_all(step)).then_some(left)
@@ -269,24 +289,30 @@ impl GroupCall<'_> {
     /// Whether nothing but a brief look was needed.
     #[inline]
     fn all_arrive_briefly(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
-        self.lead(step);
         let (inner, signature) = (self.inner, self.key.signature);
-        let ranks = self.ranks();
-        if let Some((leaders, _)) = self.by_leaders() {
-            let look = || self.is_exchanged(leaders, step).then_some(());
-            let waits = deadline != Deadline::Now && !leaders.leads();
+        let (group, at) = (self.group.index(), (step % 2) as usize);
+        let waits = deadline != Deadline::Now;
+        if self.is_among_few() {
+            let slot = |rank| &inner.ranks.area.arrival_slots(rank, group)[at];
+            let mut look = || have_arrived(self.ranks(), slot, step, signature, next).then_some(());
             let all = if waits { inner.waiter.poll_giving_way(look) } else { look() };
             return all.is_some();
         }
-        let remote = self.state.committed.as_ref().is_some_and(|committed| committed.remote);
-        let slot = |rank| &inner.arrival_slots_of(rank, self.group)[(step % 2) as usize];
-        let mut look = || have_arrived(ranks, slot, step, signature, next).then_some(());
-        let all = match deadline {
-            Deadline::Never | Deadline::At(_) if !remote => inner.waiter.poll_giving_way(look),
-            // What comes by sockets does not come before they are polled.
-            _ => look(),
-        };
-        all.is_some()
+        self.lead(step);
+        if let Some((leaders, _)) = self.by_leaders() {
+            let look = || self.is_exchanged(leaders, step).then_some(());
+            let waits = waits && !leaders.leads();
+            let all = if waits { inner.waiter.poll_giving_way(look) } else { look() };
+            return all.is_some();
+        }
+        if let Some(teams) = self.local_teams() {
+            let look = || teams.have_all(&inner.ranks.area, self.group, step).then_some(());
+            let all = if waits { inner.waiter.poll_giving_way(look) } else { look() };
+            return all.is_some();
+        }
+        // What comes by sockets does not come before they are polled.
+        let slot = |rank| &inner.arrival_slots_of(rank, self.group)[at];
+        have_arrived(self.ranks(), slot, step, signature, next)
     }
 
     /// Waits for members that are late, differ, have died or left; `None` once the deadline has
@@ -302,7 +328,7 @@ impl GroupCall<'_> {
             Some(Scan::Done(outcome)) => outcome,
             None if deadline == Deadline::Now => {
                 if self.patience(step) == Some(Duration::ZERO) {
-                    self.inner.tell_all_of_arrival(self.group, step);
+                    self.lose_patience(step);
                 }
                 self.inner.look_once();
                 match self.scan(step, next)? {
@@ -349,7 +375,7 @@ impl GroupCall<'_> {
                 self.scan(step, next).filter(|scan| !matches!(scan, Scan::Deserted(_)))
             });
             if !matches!(seen, Some(Scan::Done(_))) {
-                inner.tell_all_of_arrival(self.group, step);
+                self.lose_patience(step);
             }
         }
         let seen = seen.or_else(|| inner.until(deadline, waiting, || self.scan(step, next)));
@@ -372,10 +398,23 @@ impl GroupCall<'_> {
         outcome.or_else(|| (clock::since(since) >= limit).then_some(Err(error)))
     }
 
-    /// Looks at the arrival slots of a step from member `next` on; all before have arrived.
+    /// How a step stands. All members before `next` have arrived.
     #[inline]
     fn scan(&mut self, step: u64, next: &mut usize) -> Option<Scan> {
         self.lead(step);
+        if let Some(known) = self.look_at_teams(step) {
+            return known;
+        }
+        let ends = self.inner.ranks.area.ends();
+        let seen = self.scan_slots(step, next);
+        if seen.is_none() {
+            self.note_none_ended(ends);
+        }
+        seen
+    }
+
+    /// Looks at the arrival slots of a step from member `next` on.
+    fn scan_slots(&mut self, step: u64, next: &mut usize) -> Option<Scan> {
         let kind = self.key.kind.name();
         let (mut missing, mut left, mut passed, mut differs) = (false, None, None, None);
         let leaders = self.by_leaders().map(|(leaders, _)| leaders);

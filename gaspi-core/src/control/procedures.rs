@@ -21,7 +21,7 @@ impl Inner {
         let mut state = self.control.groups.claim_idle(group)?;
         let state = &mut *state;
         let committed = state.committed.as_mut()?;
-        if state.active.is_some() || committed.remote || self.check_open().is_err() {
+        if state.active.is_some() || !committed.few || self.check_open().is_err() {
             return None;
         }
         let step = committed.step + 1;
@@ -34,7 +34,6 @@ impl Inner {
         let mut next = 0;
         let mut look = || {
             let ranks = &committed.ranks;
-            // All members are of this node.
             let slot = |rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
             have_arrived(ranks, slot, step, BARRIER.signature, &mut next).then_some(())
         };

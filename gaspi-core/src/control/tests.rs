@@ -4,9 +4,10 @@ use super::*;
 use crate::bootstrap::Job;
 use crate::config::Config;
 use crate::ids::{GroupId, Rank};
-use crate::runtime::PendingInit;
+use crate::runtime::{PendingInit, Runtime};
 use crate::sync::Ordering;
 use crate::timeout::Timeout;
+use crate::transport::shm::area::wake_kind;
 use std::sync::Barrier;
 
 const LIMIT: Timeout = Timeout::Millis(60_000);
@@ -74,4 +75,34 @@ fn a_rank_that_knows_of_a_death_does_not_arrive() {
     let refused = runtime.group_call(GroupId::ALL, call).map(drop);
     assert!(matches!(refused, Err(Error::RankDied { .. })), "{refused:?}");
     assert_eq!(steps(), before, "it has told the others that it came");
+}
+
+#[test]
+fn an_arrival_among_many_wakes_nobody_before_all_are_there() {
+    // So many that nobody loses patience meanwhile.
+    const RANKS: u32 = 80;
+    let runtimes: Vec<_> = std::thread::scope(|scope| {
+        let join = |rank| {
+            let job = Job::in_process("many", Rank(rank as u16), RANKS);
+            PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
+        };
+        let threads: Vec<_> = (0..RANKS).map(|rank| scope.spawn(move || join(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let (sleeper, others) = runtimes.split_first().unwrap();
+    let (last, others) = others.split_last().unwrap();
+    let wakeup = sleeper.inner().ranks.area.own_wakeup();
+    let is_late = |runtime: &Runtime| {
+        runtime.barrier(GroupId::ALL, Timeout::Test).is_err_and(|error| error.is_timeout())
+    };
+    assert!(is_late(sleeper));
+    let ticket = wakeup.ticket();
+    wakeup.announce(wake_kind::ARRIVAL, || ());
+    assert!(others.iter().all(is_late));
+    assert_eq!(wakeup.ticket(), ticket, "it is woken although one is missing");
+    last.barrier(GroupId::ALL, Timeout::Test).expect("all have arrived");
+    assert_ne!(wakeup.ticket(), ticket, "it would sleep on");
+    for runtime in runtimes.iter().take(RANKS as usize - 1) {
+        assert!(runtime.barrier(GroupId::ALL, Timeout::Test).is_ok(), "all have arrived");
+    }
 }

@@ -177,14 +177,13 @@ impl Inner {
         );
         let step = first_step(incarnation);
         state.former = None;
-        let remote = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
         let ranks: Arc<[Rank]> = ranks.into();
         let leaders = self.leaders_of(&ranks, me).map(Arc::new);
         self.control.steps.of(group).committed(incarnation, leaders.clone());
         let early = self.control.remote_arrivals.committed(group, incarnation);
         early.into_iter().for_each(|onward| self.pass_on(onward));
         self.connect_neighbours(group, step);
-        state.committed = Some(Committed { ranks, me, step, failed: false, remote, leaders });
+        state.committed = Some(Committed::new(ranks, me, step, leaders, &self.ranks));
         self.control.groups.members(group)?.committed = true;
         let incarnation = crate::remote_arrivals::incarnation(step);
         self.control.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);

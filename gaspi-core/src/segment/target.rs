@@ -264,7 +264,7 @@ impl Drop for Copying<'_> {
 
 /// How this rank gets at memory of the program of a rank of its node.
 fn probe(register: &Register, pid: i32) -> Reach {
-    match may_copy(register, pid) {
+    match may_copy((register.nonce_address, register.nonce), pid) {
         Ok(()) => Reach::CrossMemory { pid, address: register.address },
         Err(reason) => {
             // Not the peer: what keeps this rank from one keeps it from all, and is told once.
@@ -277,19 +277,19 @@ fn probe(register: &Register, pid: i32) -> Reach {
 }
 
 /// Whether the kernel lets this rank copy from the owner's memory: reads a number that only the
-/// owner knows where to find. Yama, seccomp and namespaces all show here.
+/// owner knows where to find, `nonce` at `address`. Yama, seccomp and namespaces all show here.
 ///
 /// # Errors
 /// Why not, and what to do about it.
-pub(crate) fn may_copy(register: &Register, pid: i32) -> Result<(), String> {
+pub(crate) fn may_copy((address, nonce): (u64, u64), pid: i32) -> Result<(), String> {
     let mut found = 0u64;
     // SAFETY: writes 8 bytes onto this stack.
     let read = unsafe {
         let target = (&raw mut found).cast();
-        cross_memory::read(pid, register.nonce_address, target, size_of::<u64>())
+        cross_memory::read(pid, address, target, size_of::<u64>())
     };
     match read {
-        Ok(()) if pid != 0 && found == register.nonce => Ok(()),
+        Ok(()) if pid != 0 && found == nonce => Ok(()),
         Ok(()) => {
             Err("ranks do not see each other's processes; run them in one pid namespace".into())
         }

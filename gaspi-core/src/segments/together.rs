@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::runtime::Inner;
 use crate::segment::published::{PUBLISHED_WORDS, Published};
-use crate::segment::{Segment, Target};
+use crate::segment::{MAPPED_AT_ONCE, Segment, Target};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, waiting};
 
@@ -15,10 +15,6 @@ use crate::wait::{Call, waiting};
 const MAKING: u64 = 0;
 const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
-
-/// Ranks of a node that map each other's segments in the call that makes them. With more, each maps
-/// what it accesses, when it does so first.
-const MAPPED_AT_ONCE: usize = 16;
 
 impl Inner {
     /// The collective part of create and use: `make` the segment, register it with the group, meet.

@@ -17,6 +17,7 @@ pub mod membarrier;
 pub(crate) mod once_arc;
 pub mod sleepers;
 pub mod slots;
+pub mod teams;
 
 pub use lock::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

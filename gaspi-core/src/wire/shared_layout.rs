@@ -3,20 +3,27 @@
 //! The server of an exchange makes that memory, ranks and observers map it, each perhaps from a
 //! build of its own: like frames, the layout is a format that processes agree on. It is a leaf, so
 //! that whatever makes the memory need not know what lies there; the types are those of
-//! [`crate::transport::shm::area`], which asserts that they fit. For `n` ranks and `g` groups:
+//! [`crate::transport::shm::area`], which asserts that they fit. For `n` ranks of which `p` are of
+//! the node, and `g` groups:
 //!
 //! ```text
 //! control pages    n * 4096
 //! arrival slots    n * g * 2 * 64
 //! progress marks   n * g * 128
-//! passive slots    n * n * 64             by receiver, then sender
-//! passive outbox   n * 64 * 65536         by sender
-//! staging          n * g * 2 * 16384
-//! lines            n * g * 2 * min(n, 64) * 2048
 //! liveness         n * 4
 //! deaths           4                      0, or a count of news of them
 //! departures       4                      a count
+//! passive slots    p * p * 64             by receiver, then sender
+//! passive outbox   p * 64 * 65536         by sender
+//! staging          p * g * 2 * 16384
+//! lines            p * g * 2 * min(n, 64) * 2048
 //! ```
+//!
+//! What comes first lies there by rank: fast paths look at it, and tools, which do not know who is
+//! of the node. It takes 12 KiB of addresses for each rank of the job, with 32 groups. The rest,
+//! 13 MiB for a rank, lies there by [`Place`]: by the number of a rank among those of its node. The
+//! file may be larger than a layout: where it is made it is not always known how many ranks of the
+//! node there will be.
 
 use crate::ids::Rank;
 use crate::os::memory::PAGE;
@@ -51,16 +58,27 @@ pub(crate) const OUTBOX_BUFFERS: usize = 64;
 /// Bytes of one of them; at least passive_transfer_size_max.
 pub(crate) const OUTBOX_BYTES: usize = 65536;
 
-/// The layout for a number of ranks and of groups that each can have.
+/// The number of a rank among those of its node, in the order of the ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place(pub(crate) u32);
+
+/// The layout for a number of ranks, of those of the node, and of groups that each can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SharedLayout {
     ranks: u64,
     groups: u64,
+    locals: u64,
 }
 
 impl SharedLayout {
+    /// For a node that may have all ranks of the job.
     pub(crate) const fn new(ranks: u32, group_max: u32) -> SharedLayout {
-        SharedLayout { ranks: ranks as u64, groups: group_max as u64 }
+        SharedLayout { ranks: ranks as u64, groups: group_max as u64, locals: ranks as u64 }
+    }
+
+    /// The same for a node of so many ranks. What lies there by rank stays where it is.
+    pub(crate) const fn of_node(self, locals: u32) -> SharedLayout {
+        SharedLayout { locals: locals as u64, ..self }
     }
 
     /// How many ranks it is for.
@@ -76,7 +94,8 @@ impl SharedLayout {
 
     /// The size of all.
     pub(crate) fn bytes(self) -> u64 {
-        (self.departures() + LIVENESS_BYTES as u64).next_multiple_of(PAGE)
+        let lines = self.locals * self.groups * 2 * self.lines_bytes();
+        (self.all_lines() + lines).next_multiple_of(PAGE)
     }
 
     #[inline]
@@ -96,28 +115,26 @@ impl SharedLayout {
     }
 
     #[inline]
-    pub(crate) fn passive_slot(self, receiver: Rank, sender: Rank) -> u64 {
-        let index = u64::from(receiver.0) * self.ranks + u64::from(sender.0);
+    pub(crate) fn passive_slot(self, receiver: Place, sender: Place) -> u64 {
+        let index = u64::from(receiver.0) * self.locals + u64::from(sender.0);
         self.passive_slots() + index * PASSIVE_SLOT_BYTES as u64
     }
 
     #[inline]
-    pub(crate) fn outbox(self, sender: Rank, buffer: usize) -> u64 {
+    pub(crate) fn outbox(self, sender: Place, buffer: usize) -> u64 {
         let index = u64::from(sender.0) * OUTBOX_BUFFERS as u64 + buffer as u64;
         self.outboxes() + index * OUTBOX_BYTES as u64
     }
 
     #[inline]
-    pub(crate) fn stage(self, rank: Rank, group: usize, parity: usize) -> u64 {
-        let index = self.member(rank, group) * 2 + parity as u64;
-        self.stages() + index * STAGE_BYTES as u64
+    pub(crate) fn stage(self, place: Place, group: usize, parity: usize) -> u64 {
+        self.stages() + self.of_step(place, group, parity) * STAGE_BYTES as u64
     }
 
     /// Where a leader publishes the lines of all members at a step.
     #[inline]
-    pub(crate) fn lines(self, rank: Rank, group: usize, parity: usize) -> u64 {
-        let index = self.member(rank, group) * 2 + parity as u64;
-        self.all_lines() + index * self.lines_bytes()
+    pub(crate) fn lines(self, place: Place, group: usize, parity: usize) -> u64 {
+        self.all_lines() + self.of_step(place, group, parity) * self.lines_bytes()
     }
 
     #[inline]
@@ -128,7 +145,7 @@ impl SharedLayout {
     /// One word for each rank.
     #[inline]
     pub(crate) fn liveness(self) -> u64 {
-        self.all_lines() + self.ranks * self.groups * 2 * self.lines_bytes()
+        self.marks() + self.ranks * self.groups * MARK_BYTES as u64
     }
 
     #[inline]
@@ -148,6 +165,11 @@ impl SharedLayout {
     }
 
     #[inline]
+    fn of_step(self, place: Place, group: usize, parity: usize) -> u64 {
+        (u64::from(place.0) * self.groups + group as u64) * 2 + parity as u64
+    }
+
+    #[inline]
     fn all_arrival_slots(self) -> u64 {
         self.ranks * CONTROL_PAGE_BYTES as u64
     }
@@ -159,23 +181,23 @@ impl SharedLayout {
 
     #[inline]
     fn passive_slots(self) -> u64 {
-        self.marks() + self.ranks * self.groups * MARK_BYTES as u64
+        (self.departures() + LIVENESS_BYTES as u64).next_multiple_of(PASSIVE_SLOT_BYTES as u64)
     }
 
     #[inline]
     fn outboxes(self) -> u64 {
-        let slots = self.ranks * self.ranks * PASSIVE_SLOT_BYTES as u64;
+        let slots = self.locals * self.locals * PASSIVE_SLOT_BYTES as u64;
         (self.passive_slots() + slots).next_multiple_of(PAGE)
     }
 
     #[inline]
     fn stages(self) -> u64 {
-        self.outboxes() + self.ranks * (OUTBOX_BUFFERS * OUTBOX_BYTES) as u64
+        self.outboxes() + self.locals * (OUTBOX_BUFFERS * OUTBOX_BYTES) as u64
     }
 
     #[inline]
     fn all_lines(self) -> u64 {
-        self.stages() + self.ranks * self.groups * 2 * STAGE_BYTES as u64
+        self.stages() + self.locals * self.groups * 2 * STAGE_BYTES as u64
     }
 }
 
@@ -185,43 +207,58 @@ mod tests {
 
     #[test]
     fn offsets_stay_the_same() {
-        let layout = SharedLayout::new(5, 3);
-        let (rank, other) = (Rank(4), Rank(2));
+        let layout = SharedLayout::new(70, 3).of_node(5);
+        let (rank, place, other) = (Rank(64), Place(4), Place(2));
         let offsets = [
             layout.control_page(rank),
             layout.arrival_slots(rank, 1),
             layout.mark(rank, 1),
-            layout.passive_slot(rank, other),
-            layout.outbox(rank, 63),
-            layout.stage(rank, 1, 1),
-            layout.lines(rank, 1, 1),
             layout.liveness(),
             layout.deaths(),
             layout.departures(),
+            layout.passive_slot(place, other),
+            layout.outbox(place, 63),
+            layout.stage(place, 1, 1),
+            layout.lines(place, 1, 1),
             layout.bytes(),
         ];
-        let arrival_slots = 5 * 4096;
-        let marks = arrival_slots + 5 * 3 * 2 * 64;
-        let passive_slots = marks + 5 * 3 * 128;
-        let outboxes = 65536;
+        let arrival_slots = 70 * 4096;
+        let marks = arrival_slots + 70 * 3 * 2 * 64;
+        let liveness = marks + 70 * 3 * 128;
+        let passive_slots = liveness + 320;
+        let outboxes: u64 = 393_216;
         let stages = outboxes + 5 * 64 * 65536;
-        let lines = stages + 5 * 3 * 2 * 16384;
-        let liveness: u64 = lines + 5 * 3 * 2 * 10240;
+        let lines: u64 = stages + 5 * 3 * 2 * 16384;
         let expected = [
-            4 * 4096,
-            arrival_slots + 13 * 2 * 64,
-            marks + 13 * 128,
+            64 * 4096,
+            arrival_slots + 193 * 2 * 64,
+            marks + 193 * 128,
+            liveness,
+            liveness + 280,
+            liveness + 284,
             passive_slots + 22 * 64,
             outboxes + (4 * 64 + 63) * 65536,
             stages + 27 * 16384,
-            lines + 27 * 10240,
-            liveness,
-            liveness + 20,
-            liveness + 24,
-            (liveness + 28).next_multiple_of(65536),
+            lines + 27 * 131_072,
+            (lines + 30 * 131_072).next_multiple_of(65536),
         ];
         assert_eq!(offsets, expected);
     }
+
+    #[test]
+    fn a_node_takes_room_for_its_own_ranks() {
+        let job = SharedLayout::new(65_535, 32);
+        let node = job.of_node(64);
+        // Little more than 12 KiB for each rank of the job, and 13 MiB for each of the node.
+        assert!(node.bytes() < 65_536 * (12 << 10) + 65 * (13 << 20), "{}", node.bytes());
+        assert!(node.bytes() < job.bytes() / 500);
+        // What tools read lies where it would for all.
+        assert_eq!(node.liveness(), job.liveness());
+        assert_eq!(node.mark(Rank(7), 3), job.mark(Rank(7), 3));
+        let last = node.lines(Place(63), 31, 1) + node.lines_bytes();
+        assert!(last <= node.bytes());
+    }
+
     #[test]
     fn room_for_lines_ends_at_64_ranks() {
         let bytes = [1, 63, 64, 65, 4000].map(lines_bytes);

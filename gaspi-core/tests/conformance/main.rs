@@ -19,6 +19,7 @@ mod general;
 mod groups;
 mod leaders;
 mod lifecycle;
+mod many;
 mod news;
 mod notifications;
 mod one_sided;
@@ -53,6 +54,7 @@ fn main() -> std::process::ExitCode {
         groups::tests(),
         leaders::tests(),
         lifecycle::tests(),
+        many::tests(),
         news::tests(),
         notifications::tests(),
         one_sided::tests(),

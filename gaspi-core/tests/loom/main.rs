@@ -12,6 +12,7 @@ mod lines;
 mod model;
 mod retired;
 mod sleepers;
+mod teams;
 
 use gaspi_core::sync::Word32;
 use gaspi_core::sync::arrival_slot::{ArrivalSlot, Poll};

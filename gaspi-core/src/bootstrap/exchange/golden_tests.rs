@@ -65,13 +65,13 @@ fn relayed() -> Vec<Arc<[u8]>> {
     let [failure, ..] = failures();
     let cards = Message::Cards(vec![sample_card()]).encode();
     vec![
-        ToHub::Hello { version: 6 }.encode(),
+        ToHub::Hello { version: 7 }.encode(),
         ToHub::Relayed { connection: 0x0102_0304_0506_0708, message: message() }.encode(),
         ToHub::Closed { connection: 9 }.encode(),
         ToHub::Failed { rank: Rank(2), failure }.encode(),
         ToHub::Started { rank: Rank(3), pid: -7 }.encode(),
         ToHub::Gone { rank: Rank(4), how: "exit status 1".to_owned() }.encode(),
-        ToRelay::Hello { version: 6 }.encode(),
+        ToRelay::Hello { version: 7 }.encode(),
         ToRelay::Send { connections: vec![1, 2], message: message() }.encode(),
         ToRelay::Refuse { connections: vec![3], message: message() }.encode(),
         ToRelay::Cards(cards.into()).encode(),

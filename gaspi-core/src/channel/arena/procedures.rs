@@ -107,18 +107,24 @@ impl Inner {
         let pid = self.ranks.cards[peer.index()].pid;
         let target = Target::import(register, pid, descriptors, self.memory.shape)
             .map_err(|error| error.to_string())?;
-        let copies = match may_copy(register, pid) {
+        let copies = self.learn_arena(peer, target, (register.nonce_address, register.nonce));
+        Ok(copies.into())
+    }
+
+    /// The arena of a peer of this node is mapped; says whether this rank may copy from its
+    /// process, where a number lies at this address.
+    pub(super) fn learn_arena(&self, peer: Rank, target: Target, nonce: (u64, u64)) -> bool {
+        let pid = self.ranks.cards[peer.index()].pid;
+        let copies = match may_copy(nonce, pid) {
             Ok(()) => Some(pid),
             Err(reason) => {
                 log::debug!("channel_open: memory of {peer} cannot be copied: {reason}");
                 None
             }
         };
-        let view = View { target, copies };
-        let answer = view.copies.is_some().into();
-        *self.channels.views[peer.index()].lock() =
-            Some(Known { view: Arc::new(view), gone: false });
-        Ok(answer)
+        let view = Arc::new(View { target, copies });
+        *self.channels.views[peer.index()].lock() = Some(Known { view, gone: false });
+        copies.is_some()
     }
 
     /// A request to `peer` failed; if that is not `certain`, its death may be the reason.

@@ -1,9 +1,10 @@
 //! The memory that all ranks of a node map: control pages, passive slots, arrival slots.
 //!
 //! One memory file per job and node, made by the exchange server, sparse: only what is used
-//! takes memory. It is laid out for all ranks of the job, whichever node they are on; those of
-//! other nodes have nothing here but their place in the liveness words, where the node keeps what
-//! it knows of them. What they send to a group's members is kept in [`crate::remote_arrivals`].
+//! takes memory. Small parts are laid out for all ranks of the job, whichever node they are on, the
+//! large ones for those of the node. Ranks of other nodes have nothing here but their liveness
+//! words, where the node keeps what it knows of them. What they send to a group's members is kept
+//! in [`crate::remote_arrivals`].
 //! Each part has one writer (a control page: its rank, but for its wakeup; a liveness word: its
 //! rank, and whoever notices a death; a passive or arrival slot: its sender), so a process that
 //! dies leaves nothing locked. Where each part lies is in [`crate::wire::shared_layout`].
@@ -140,8 +141,9 @@ pub(crate) struct SharedArea {
     liveness: u64,
     deaths: u64,
     own: Rank,
-    /// The ranks of this node, ascending.
+    /// The ranks of this node, ascending, and whether they follow one another.
     locals: Box<[Rank]>,
+    are_neighbours: bool,
     /// Which ranks of other nodes have said goodbye to this one.
     left: Box<[AtomicBool]>,
     /// Where ranks of this node are woken that sleep on their sockets; none where no rank does.
@@ -162,13 +164,14 @@ impl SharedArea {
         own: Rank,
         locals: Box<[Rank]>,
     ) -> Result<SharedArea> {
-        let layout = SharedLayout::new(ranks, group_max);
+        let layout = SharedLayout::new(ranks, group_max).of_node(locals.len() as u32);
         check_sealed(fd.as_fd(), layout.bytes()).map_err(|_| Error::Meeting {
             reason: "the launcher and this program use different versions of this library"
                 .to_owned(),
         })?;
         let mapping = Mapping::new(fd.as_fd(), 0, layout.bytes())
             .map_err(|error| Error::os("mapping the shared area", &error))?;
+        let are_neighbours = locals.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
         let remote = if locals.len() < ranks as usize { ranks } else { 0 };
         let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
         let membarrier = AtomicBool::new(false);
@@ -180,6 +183,7 @@ impl SharedArea {
             deaths,
             own,
             locals,
+            are_neighbours,
             left,
             wakeup_sockets: None,
             membarrier,
@@ -204,7 +208,8 @@ impl SharedArea {
 
     /// That of a rank with a node of its own, in a job of so many.
     pub(crate) fn alone(ranks: u32, group_max: u32, own: Rank) -> Result<SharedArea> {
-        let fd = memory::create(c"gaspi-node", SharedLayout::new(ranks, group_max).bytes(), false)?;
+        let layout = SharedLayout::new(ranks, group_max).of_node(1);
+        let fd = memory::create(c"gaspi-node", layout.bytes(), false)?;
         SharedArea::map(&fd, ranks, group_max, own, [own].into())
     }
 

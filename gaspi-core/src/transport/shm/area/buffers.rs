@@ -2,29 +2,42 @@
 
 use super::{OUTBOX_BUFFERS, PassiveSlot, SharedArea};
 use crate::ids::Rank;
+use crate::wire::shared_layout::Place;
 
 impl SharedArea {
+    /// The number of `rank` among those of this node.
+    #[inline]
+    fn place(&self, rank: Rank) -> Place {
+        let after_first = u32::from(rank.0).wrapping_sub(u32::from(self.locals[0].0));
+        if self.are_neighbours {
+            return Place(after_first);
+        }
+        let found = self.locals.binary_search(&rank);
+        debug_assert!(found.is_ok(), "{rank} is of another node");
+        Place(found.unwrap_or(0) as u32)
+    }
+
     /// Staging of `rank` in `group` for steps of this parity, STAGE_BYTES long.
     pub(crate) fn stage(&self, rank: Rank, group: usize, parity: usize) -> *mut u8 {
-        let offset = self.layout.stage(rank, group, parity);
+        let offset = self.layout.stage(self.place(rank), group, parity);
         self.mapping.as_ptr().wrapping_add(offset as usize)
     }
 
     /// Where `rank`, as a leader, publishes lines of `group` at steps of this parity.
     pub(crate) fn lines(&self, rank: Rank, group: usize, parity: usize) -> *mut u8 {
-        let offset = self.layout.lines(rank, group, parity);
+        let offset = self.layout.lines(self.place(rank), group, parity);
         self.mapping.as_ptr().wrapping_add(offset as usize)
     }
 
     /// The slot of messages from `sender` to `receiver`.
     pub(crate) fn passive_slot(&self, receiver: Rank, sender: Rank) -> &PassiveSlot {
-        self.at(self.layout.passive_slot(receiver, sender))
+        self.at(self.layout.passive_slot(self.place(receiver), self.place(sender)))
     }
 
     /// A buffer of `sender`'s outbox, OUTBOX_BYTES long.
     pub(crate) fn outbox(&self, sender: Rank, buffer: usize) -> *mut u8 {
         debug_assert!(buffer < OUTBOX_BUFFERS);
-        let offset = self.layout.outbox(sender, buffer);
+        let offset = self.layout.outbox(self.place(sender), buffer);
         self.mapping.as_ptr().wrapping_add(offset as usize)
     }
 }

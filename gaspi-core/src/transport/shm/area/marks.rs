@@ -2,6 +2,7 @@
 
 use super::SharedArea;
 use crate::ids::Rank;
+use crate::sync::teams::LEVELS;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wire::message::Commit;
 use crate::wire::shared_layout::MARK_BYTES;
@@ -20,10 +21,11 @@ struct Mark {
     /// The members of its last commit, for tools.
     members: Runs,
     commit: LastCommit,
+    teams: TeamWords,
 }
 
 /// The commit that a rank has announced last, read by others once it has left.
-#[repr(C, align(64))]
+#[repr(C)]
 #[derive(Debug)]
 struct LastCommit {
     /// Its number, 0 if there is none.
@@ -32,6 +34,17 @@ struct LastCommit {
     digest: AtomicU64,
     /// The incarnation that it has proposed.
     incarnation: AtomicU32,
+}
+
+/// What the members of a node say to each other in a large group, in the mark of the first of them.
+/// Any of them writes, by single operations that make a number larger.
+#[repr(C)]
+#[derive(Debug)]
+struct TeamWords {
+    /// By level, of the teams whose first member this is: the last step at which all have arrived.
+    arrived: [AtomicU64; LEVELS],
+    /// The last step of which each arrival is told to all.
+    alarm: AtomicU64,
 }
 
 /// A set of ranks as runs of neighbours: few suffice for nearly all groups.
@@ -115,6 +128,18 @@ impl SharedArea {
         let exchanged = self.mark(leader, group).exchanged.load(Ordering::Acquire);
         // A step of a later use of the group is further ahead.
         exchanged.wrapping_sub(step) <= 1
+    }
+
+    /// The last step of `group` at which all of a team have arrived, by its first member.
+    #[inline]
+    pub(crate) fn team_word(&self, first: Rank, group: usize, level: usize) -> &AtomicU64 {
+        &self.mark(first, group).teams.arrived[level]
+    }
+
+    /// The last step of `group` of which each arrival is told to all members of this node, of which
+    /// `first` is the first one.
+    pub(crate) fn alarm_word(&self, first: Rank, group: usize) -> &AtomicU64 {
+        &self.mark(first, group).teams.alarm
     }
 
     /// While the value lives, `rank` wakes all when it finishes a step of `group`. A sleeper's
