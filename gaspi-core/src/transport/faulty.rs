@@ -12,6 +12,7 @@ use crate::transport::endpoint::{Carrier, Departure, Endpoint};
 use crate::transport::payload::Payload;
 use crate::transport::random::Random;
 use crate::transport::requests::GetTarget;
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::message::{Message, Put, RemoteAddress, Stream};
@@ -159,7 +160,8 @@ fn post(endpoint: Endpoint<'_>, request: Held) -> Result<()> {
     }
 }
 
-/// Posts what its caller takes for posted: should that fail, the request has.
+/// Posts what its caller takes for posted: should that fail, the request has. What a rank that has
+/// ended meanwhile has not been told is lost with it, as what is under way on its connection.
 fn hand_over(endpoint: Endpoint<'_>, request: Held) {
     let stream = match &request {
         Held::Put(put, ..) => Some(put.stream),
@@ -167,7 +169,10 @@ fn hand_over(endpoint: Endpoint<'_>, request: Held) {
         Held::Message(_) => None,
     };
     if let (Err(error), Some(stream)) = (post(endpoint, request), stream) {
-        let failure = RequestFailure::Refused(error.to_string());
+        let failure = match endpoint.up.ranks().liveness(endpoint.peer) {
+            liveness::DEAD | liveness::LEFT => RequestFailure::Lost,
+            _ => RequestFailure::Refused(error.to_string()),
+        };
         endpoint.up.completed(endpoint.peer, stream, 1, Err(failure));
     }
 }
