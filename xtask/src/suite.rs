@@ -69,8 +69,8 @@ pub(crate) fn cargo_test(
 pub(crate) const NO_TEST: &str = "no test ran";
 
 /// How ranks are spread over nodes: the beginning of the names of tests (`shm/queues::...`).
-pub(crate) const LAYOUTS: [&str; 7] =
-    ["shm/", "tcp/", "mixed/", "faulty/", "twin/", "verbs/", "verbs-pairs/"];
+pub(crate) const LAYOUTS: [&str; 8] =
+    ["shm/", "tcp/", "mixed/", "several/", "faulty/", "twin/", "verbs/", "verbs-pairs/"];
 
 /// Options of test programs by which they run one layout, beside tests that are of none.
 pub(crate) fn only_layout(layout: &str) -> Vec<&'static str> {

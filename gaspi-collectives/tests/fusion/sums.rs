@@ -59,7 +59,7 @@ fn run_steps(rt: &Runtime, options: &Options, usage: Use, steps: usize) {
 }
 
 fn tensors_are_summed_in_any_order() {
-    for n in [1, 2, 3, 5] {
+    for n in ranks::sizes(&[1, 2, 3, 5]) {
         ranks::run(n, |rt| {
             for (turn, threshold) in [0, 100, 1000, 32 << 10, 1 << 20].into_iter().enumerate() {
                 let order = [Order::Declared, Order::Reverse][turn % 2];
@@ -299,4 +299,6 @@ tests! {
         fused_buffers_come_and_go;
     SHM:
         each_algorithm_serves;
+    SEVERAL:
+        tensors_are_summed_in_any_order;
 }

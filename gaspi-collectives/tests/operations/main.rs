@@ -180,7 +180,7 @@ fn can(algorithm: Algorithm, case: &Case, n: usize) -> bool {
 const SIZES: [u32; 6] = [1, 2, 3, 4, 5, 8];
 
 fn on_all_sizes(body: impl Fn(&Runtime) + Sync) {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         ranks::run(size, |rt| {
             rt.segment_create(S0, SEGMENT_BYTES, GroupId::ALL, LIMIT, Init::Zeroed)
                 .expect("create");
@@ -342,4 +342,7 @@ tests! {
         large_counts,
         prepared_operations_overlap_in_any_order,
         many_operations_of_a_group_at_once;
+    SEVERAL:
+        every_operation_by_every_algorithm,
+        blocks_that_differ;
 }

@@ -52,7 +52,7 @@ fn expected(size: u32, count: usize, call: usize) -> Vec<f64> {
 }
 
 fn sums_are_those_in_the_order_of_the_ranks() {
-    for size in [1, 2, 3, 5, 8] {
+    for size in ranks::sizes(&[1, 2, 3, 5, 8]) {
         job(size, |rt, _| {
             let counts = [1, 6, 7, 255, 2048, 2049, 1, 20_000, 3, 100_003];
             for (call, count) in counts.into_iter().enumerate() {
@@ -168,7 +168,7 @@ fn a_barrier_against_an_allreduce_is_named() {
 
 /// In the line, in the staging, and in several pieces.
 fn averages_are_divided_once() {
-    for size in [1, 3] {
+    for size in ranks::sizes(&[1, 3]) {
         job(size, |rt, _| {
             for count in [1, 100, 50_000] {
                 let rank = f32::from(rt.rank().0);
@@ -303,7 +303,7 @@ fn a_function_is_applied_in_the_order_of_the_ranks() {
     let maps = |rank: u16, count: u64| -> Vec<u64> {
         (0..count * 2).map(|i| (i + 3).wrapping_mul(u64::from(rank) + 2)).collect()
     };
-    for size in [1, 2, 3, 5] {
+    for size in ranks::sizes(&[1, 2, 3, 5]) {
         job(size, |rt, _| {
             let mut function = |one: &[u8], two: &[u8], result: &mut [u8]| {
                 let combined = compose(&words(one), &words(two));
@@ -429,4 +429,8 @@ tests! {
         a_rank_that_left_ends_the_calls_that_need_it;
     SHM:
         so_many_ranks_that_one_pass_does_not_combine_them_all;
+    SEVERAL:
+        sums_are_those_in_the_order_of_the_ranks,
+        averages_are_divided_once,
+        a_function_is_applied_in_the_order_of_the_ranks;
 }

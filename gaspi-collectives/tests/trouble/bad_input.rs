@@ -118,7 +118,7 @@ fn groups_that_cannot() {
 }
 
 fn nothing_at_all_and_nobody_else() {
-    for size in [1, 3] {
+    for size in ranks::sizes(&[1, 3]) {
         ranks::run(size, |rt| {
             for collective in Collective::ALL {
                 let mut request = Memory::new(rt.rank(), 0).request(collective, 0);
@@ -154,5 +154,7 @@ tests! {
         memory_and_counts,
         roots_types_and_algorithms,
         groups_that_cannot,
+        nothing_at_all_and_nobody_else;
+    SEVERAL:
         nothing_at_all_and_nobody_else;
 }

@@ -72,7 +72,7 @@ fn lists() -> Vec<Vec<usize>> {
 }
 
 fn all_pieces_come_to_all() {
-    for n in [1, 2, 3, 5] {
+    for n in ranks::sizes(&[1, 2, 3, 5]) {
         ranks::run(n, |rt| {
             for (round, counts) in lists().iter().enumerate() {
                 let root = Rank((round as u32 % n) as u16);
@@ -200,4 +200,6 @@ tests! {
         a_list_that_timed_out_goes_on_with_the_same_call,
         lists_that_differ_are_told,
         a_death_ends_a_list;
+    SEVERAL:
+        all_pieces_come_to_all;
 }

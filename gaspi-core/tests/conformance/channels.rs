@@ -113,7 +113,7 @@ fn exchange(channel: &Channel, rounds: std::ops::Range<u64>) {
 }
 
 fn messages_between_all_pairs_arrive_in_order_and_whole() {
-    for size in [1, 2, 3, 5, 8] {
+    for size in ranks::sizes(&[1, 2, 3, 5, 8]) {
         run(size, |rt| {
             let channel = open(rt);
             assert_eq!(channel.ranks()[channel.me()], rt.rank());
@@ -490,4 +490,6 @@ tests! {
         programs_do_not_see_the_memory_of_channels,
         memory_of_members_is_reached_where_it_lies,
         what_a_layer_above_keeps_goes_before_its_rank;
+    SEVERAL:
+        messages_between_all_pairs_arrive_in_order_and_whole;
 }

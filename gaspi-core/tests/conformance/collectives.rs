@@ -14,7 +14,7 @@ fn key(arguments: u64, signature: u64) -> CallKey {
 }
 
 fn nobody_passes_a_barrier_before_all_have_come() {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         let arrived = AtomicU32::new(0);
         run(size, |rt| {
             for round in 1..=50 {
@@ -129,7 +129,7 @@ fn threads_use_different_groups_at_once() {
 }
 
 fn lines_and_stages_carry_the_payload_of_their_step() {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         run(size, |rt| {
             let me = rt.rank().0;
             let mut call = rt.group_call(GroupId::ALL, key(1, 7)).expect("call");
@@ -219,7 +219,7 @@ fn expect_mismatch(rt: &Runtime, odd: u32) {
 }
 
 fn a_mismatch_is_an_error_on_all_that_names_ranks_and_difference() {
-    for size in [2, 3, 5, 8] {
+    for size in ranks::sizes(&[2, 3, 5, 8]) {
         let failed = Barrier::new(size as usize);
         run(size, |rt| {
             for odd in 0..size {
@@ -233,7 +233,7 @@ fn a_mismatch_is_an_error_on_all_that_names_ranks_and_difference() {
 }
 
 fn a_barrier_of_all_but_one_is_an_error_on_all() {
-    for size in [2, 3, 5, 8] {
+    for size in ranks::sizes(&[2, 3, 5, 8]) {
         let failed = Barrier::new(size as usize);
         run(size, |rt| {
             for odd in 0..size {
@@ -465,4 +465,9 @@ tests! {
         a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call,
         a_death_ends_the_barrier_of_the_others_soon,
         who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others;
+    SEVERAL:
+        nobody_passes_a_barrier_before_all_have_come,
+        lines_and_stages_carry_the_payload_of_their_step,
+        a_mismatch_is_an_error_on_all_that_names_ranks_and_difference,
+        a_barrier_of_all_but_one_is_an_error_on_all;
 }

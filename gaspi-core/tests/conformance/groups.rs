@@ -69,7 +69,7 @@ fn what_cannot_be_committed_or_deleted() {
 }
 
 fn every_size_commits_with_and_without_holes() {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         run(size, |rt| {
             let even: Vec<u16> = (0..size as u16).step_by(2).collect();
             let whole: Vec<u16> = (0..size as u16).collect();
@@ -194,7 +194,7 @@ fn an_id_serves_again_after_a_mismatch() {
 }
 
 fn the_group_of_all_may_be_committed_again() {
-    for size in [1, 2, 5] {
+    for size in ranks::sizes(&[1, 2, 5]) {
         run(size, |rt| {
             for _ in 0..3 {
                 rt.group_commit(GroupId::ALL, LIMIT).expect("commit");
@@ -283,4 +283,7 @@ tests! {
         a_dead_member_ends_the_commit,
         a_member_that_left_ends_the_commit_and_stays_healthy,
         thousands_of_groups_come_and_go;
+    SEVERAL:
+        every_size_commits_with_and_without_holes,
+        the_group_of_all_may_be_committed_again;
 }

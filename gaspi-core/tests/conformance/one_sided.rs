@@ -57,7 +57,7 @@ fn ranges_are_checked_on_both_sides() {
 }
 
 fn data_arrives_whole_at_every_size_and_offset() {
-    for ranks in SIZES {
+    for ranks in ranks::sizes(&SIZES) {
         run(ranks, |rt| {
             let len = 1 << 18;
             let me = rt.rank();
@@ -288,7 +288,7 @@ impl Lists {
 }
 
 fn lists_move_their_elements_and_notify_behind_them() {
-    for ranks in [1, 2, 5] {
+    for ranks in ranks::sizes(&[1, 2, 5]) {
         run(ranks, |rt| {
             make(rt, S0, 8 * 300);
             make(rt, S1, 8 * 300);
@@ -405,4 +405,7 @@ tests! {
         lists_move_their_elements_and_notify_behind_them,
         lists_are_checked_before_anything_is_posted,
         what_failed_is_not_announced;
+    SEVERAL:
+        data_arrives_whole_at_every_size_and_offset,
+        lists_move_their_elements_and_notify_behind_them;
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 fn every_rank_writes_to_every_rank() {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         run(size, |rt| {
             rt.segment_create(S0, 8 * 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
             rt.segment_create(S1, 8 * 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
@@ -34,7 +34,7 @@ fn every_rank_writes_to_every_rank() {
 }
 
 fn reads_see_what_was_written_before_a_barrier() {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         run(size, |rt| {
             rt.segment_create(S0, 1 << 20, GroupId::ALL, LIMIT, Init::Uninitialized)
                 .expect("create");
@@ -61,7 +61,7 @@ fn reads_see_what_was_written_before_a_barrier() {
 }
 
 fn bound_memory_is_reached_like_any_other() {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         run(size, |rt| {
             let mut memory = vec![0u64; 1024];
             let bytes = memory.as_mut_ptr().cast::<u8>();
@@ -120,7 +120,7 @@ fn a_queue_takes_exactly_its_size() {
 }
 
 fn passive_messages_go_round() {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         run(size, |rt| {
             rt.segment_alloc(S0, 65536, Init::Zeroed).expect("alloc");
             let me = rt.rank();
@@ -315,4 +315,9 @@ tests! {
         a_rank_that_left_is_named_and_stays_healthy,
         atomics_count_exactly,
         segments_come_and_go_without_growth;
+    SEVERAL:
+        every_rank_writes_to_every_rank,
+        reads_see_what_was_written_before_a_barrier,
+        bound_memory_is_reached_like_any_other,
+        passive_messages_go_round;
 }

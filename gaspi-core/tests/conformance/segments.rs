@@ -99,7 +99,7 @@ fn register_gives_access_and_may_be_repeated() {
 }
 
 fn sizes_may_differ_between_ranks() {
-    for size in SIZES {
+    for size in ranks::sizes(&SIZES) {
         run(size, |rt| {
             let bytes = |rank: Rank| 16 + 8 * u64::from(rank.0);
             make(rt, S0, bytes(rt.rank()));
@@ -453,4 +453,6 @@ tests! {
         ranks_of_a_crowded_node_reach_each_other_by_every_procedure,
         a_member_of_a_crowded_node_dies_before_it_was_accessed,
         registering_again_maps_what_was_published;
+    SEVERAL:
+        sizes_may_differ_between_ranks;
 }

@@ -28,6 +28,8 @@ pub(crate) enum Nodes {
     Verbs,
     /// Two and two, with such devices between, which are used where they can be.
     VerbsPairs,
+    /// Nodes that differ in number and size: see [`sizes`].
+    Several,
 }
 
 pub(crate) const SHM: &[Nodes] = &[Nodes::One];
@@ -36,6 +38,7 @@ pub(crate) const MIXED: &[Nodes] = &[Nodes::Pairs];
 pub(crate) const TWIN: &[Nodes] = &[Nodes::Twin];
 pub(crate) const VERBS: &[Nodes] = &[Nodes::Verbs];
 pub(crate) const VERBS_PAIRS: &[Nodes] = &[Nodes::VerbsPairs];
+pub(crate) const SEVERAL: &[Nodes] = &[Nodes::Several];
 pub(crate) const BY_DEVICE: &[Nodes] = &[Nodes::Verbs, Nodes::VerbsPairs];
 /// With sockets and clocks.
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
@@ -82,6 +85,7 @@ impl Nodes {
             Nodes::Twin => "twin",
             Nodes::Verbs => "verbs",
             Nodes::VerbsPairs => "verbs-pairs",
+            Nodes::Several => "several",
         }
     }
 
@@ -90,13 +94,16 @@ impl Nodes {
         if self == Nodes::Verbs { Transport::Verbs } else { Transport::Auto }
     }
 
-    fn node(self, rank: Rank) -> u64 {
+    fn node(self, rank: Rank, size: u32) -> u64 {
         let rank = u64::from(rank.0);
         match self {
             Nodes::One => 0,
             Nodes::Each | Nodes::Twin | Nodes::Verbs => rank,
             // Not neighbours: 0 and 2, 1 and 3, 4 and 6.
             Nodes::Pairs | Nodes::Faulty | Nodes::VerbsPairs => rank / 4 * 2 + rank % 2,
+            Nodes::Several if size <= 6 => rank % 2,
+            // Not neighbours either.
+            Nodes::Several => rank % u64::from(size / 2),
         }
     }
 
@@ -104,12 +111,12 @@ impl Nodes {
     pub(crate) fn job(self, id: &str, rank: Rank, size: u32) -> Job {
         let mut job = Job::in_process(id, rank, size);
         job.device.messages = message_carrier();
-        if self == Nodes::One { job } else { job.on_node(self.node(rank)) }
+        if self == Nodes::One { job } else { job.on_node(self.node(rank, size)) }
     }
 
     /// Ranks on the node of `rank`, of a job of `size`.
     pub(crate) fn neighbours(self, rank: Rank, size: u32) -> u32 {
-        let same = |other: &u32| self.node(Rank(*other as u16)) == self.node(rank);
+        let same = |other: &u32| self.node(Rank(*other as u16), size) == self.node(rank, size);
         (0..size).filter(same).count() as u32
     }
 }
@@ -133,7 +140,7 @@ impl Test {
         let Test { nodes, name, run } = self;
         let seeds = match nodes {
             Nodes::Twin => seeds(SEEDS),
-            Nodes::Faulty | Nodes::Verbs | Nodes::VerbsPairs => seeds(1),
+            Nodes::Faulty | Nodes::Verbs | Nodes::VerbsPairs | Nodes::Several => seeds(1),
             Nodes::One | Nodes::Each | Nodes::Pairs => 0..1,
         };
         for seed in seeds {
@@ -149,6 +156,23 @@ impl Test {
         }
         Ok(())
     }
+}
+
+/// With how many ranks a test runs that takes any number, and usually these: over several nodes
+/// with 6 on two and 18 on nine; with one of both in the short tier, and with 48 on 24 in the long
+/// one too.
+pub(crate) fn sizes(usual: &[u32]) -> Vec<u32> {
+    if Nodes::of_this_test() != Nodes::Several {
+        return usual.to_vec();
+    }
+    if std::env::var_os("GASPI_TEST_FULL").is_some() {
+        return vec![6, 18, 48];
+    }
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or_default().bytes();
+    let mixed = name
+        .fold(next_seed(), |mixed, byte| (mixed ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    vec![if (mixed >> 32).is_multiple_of(3) { 18 } else { 6 }]
 }
 
 /// GASPI_TEST_SEEDS seeds from GASPI_TEST_SEED on.

@@ -8,8 +8,8 @@ pub(crate) mod layouts;
 mod threads;
 
 pub(crate) use layouts::{
-    BY_DEVICE, DEVICES, Devices, EVERY, MIXED, Nodes, REAL, SHM, TCP, TWIN, Test, VERBS,
-    VERBS_PAIRS, next_seed, run_tests,
+    BY_DEVICE, DEVICES, Devices, EVERY, MIXED, Nodes, REAL, SEVERAL, SHM, TCP, TWIN, Test, VERBS,
+    VERBS_PAIRS, next_seed, run_tests, sizes,
 };
 pub(crate) use threads::{Barrier, now, pause, scope};
 

@@ -89,7 +89,7 @@ fn several_groups_open_and_use_channels_at_once() {
 }
 
 fn memory_of_closed_channels_is_used_again() {
-    for size in [1, 2, 4] {
+    for size in ranks::sizes(&[1, 2, 4]) {
         run(size, |rt| {
             let mut places = BTreeSet::new();
             for _ in 0..1000 / u64::from(size) {
@@ -119,7 +119,7 @@ fn many_specs() -> Vec<ChannelSpec> {
 const DATA: DataSpec = DataSpec { bytes: 100, status_words: 70 };
 
 fn many_channels_open_at_once_and_do_not_disturb_each_other() {
-    for size in [1, 2, 4] {
+    for size in ranks::sizes(&[1, 2, 4]) {
         run(size, |rt| {
             let mut places = BTreeSet::new();
             for round in 0..30u64 {
@@ -499,4 +499,7 @@ tests! {
         a_channel_connects_those_that_send_each_other_something,
         what_comes_after_the_end_of_a_channel_goes_nowhere,
         a_member_without_a_connection_is_asked_for_its_notices;
+    SEVERAL:
+        memory_of_closed_channels_is_used_again,
+        many_channels_open_at_once_and_do_not_disturb_each_other;
 }
