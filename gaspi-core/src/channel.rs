@@ -53,7 +53,7 @@ use crate::transport::shm::area::wake_kind;
 use crate::wait::{Call, waiting_group};
 use crate::wire::message::MemoryKey;
 use abort_notice::Notices;
-use arena::View;
+use arena::{FarEnd, View};
 use bundle::Bundle;
 use layout::Layout;
 use setup::Placement;
@@ -100,6 +100,13 @@ unsafe impl Send for Member {}
 unsafe impl Sync for Member {}
 
 impl Member {
+    /// The range of its bundle, where this rank says in one word that it has closed its own end,
+    /// and hears in another one that the member has.
+    fn far_end(&self, closed: u32, heard_in: u32) -> FarEnd {
+        let (lease, base, told_in) = (self.lease, self.base, self.words + closed);
+        FarEnd { lease, base, told_in, heard_in, by_device: self.device.is_some() }
+    }
+
     /// The same for a channel that begins there in the range of its bundle.
     fn of_part(&self, (bytes_at, words_at): (u64, u32), rings: [u64; 3]) -> Member {
         Member {

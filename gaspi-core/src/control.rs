@@ -77,6 +77,12 @@ const DONE: u64 = 0;
 /// Bits of a signature that hold the kind.
 pub(crate) const KIND_BITS: u32 = 4;
 
+/// Of a call of several steps, bits of its signatures from here on hold which step an arrival is,
+/// from 0.
+pub const NUMBER_SHIFT: u32 = 60;
+/// The others, which are those of the call.
+pub(crate) const CALL_BITS: u64 = (1 << NUMBER_SHIFT) - 1;
+
 impl CallKind {
     /// A signature of this kind: the kind in the lowest 4 bits, `details` above.
     pub const fn signature(self, details: u64) -> u64 {

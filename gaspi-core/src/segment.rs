@@ -405,10 +405,11 @@ impl Segment {
         self.accepts.lock()
     }
 
-    /// Data that comes later is not written any more to the range of an arena that begins here.
-    pub(crate) fn end_data(&self, start: u64) {
+    /// Data that comes later is not written any more to the range of an arena that begins here;
+    /// whether notifications are answered.
+    pub(crate) fn end_data(&self, start: u64, answers: bool) {
         let _accepts = self.accept();
-        self.leases.end_data(start);
+        self.leases.end_data(start, answers);
     }
 
     /// The same for all that comes later.

@@ -10,6 +10,7 @@ mod built;
 mod compile;
 pub mod hosts;
 mod job;
+pub mod leftovers;
 mod processes;
 mod program;
 mod seed;

@@ -6,10 +6,12 @@
 //! `src/bin/stalled.rs`. With GASPI_TEST_NODES=verbs data goes
 //! by RDMA devices that tests/mock-card plays.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use gaspi_tests::leftovers::{examined, expect_nothing_left};
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{
     Job, Outcome, Result, Seed, base_seed, build_directory, is_full, is_over_devices, run_trials,
@@ -23,6 +25,9 @@ const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 /// How the ranks of collective operations reach each other: as GASPI_TRANSPORT says it, or two and
 /// two by shared memory.
 const LINKS: [&str; 3] = ["shm", "tcp", "pairs"];
+
+/// So many nodes, of so many ranks together.
+const NODES: [(&str, usize); 3] = [("2", 6), ("9", 18), ("24", 48)];
 
 /// What carries bytes between the ranks of a job, as GASPI_TRANSPORT says it.
 const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
@@ -74,17 +79,44 @@ fn trials(over_devices: bool) -> Vec<Trial> {
             trials.push(trial(name, move || kill_in_a_crowd(operation, seed)));
         }
     }
+    for transport in TRANSPORTS.iter().filter(|_| !over_devices) {
+        for seed in first..first + if is_full() { 40 } else { 2 } {
+            let name = format!("kill-while-many-pass/{transport}/seed-{seed}");
+            trials.push(trial(name, move || kill_while_many_pass(transport, seed)));
+        }
+    }
     for links in if over_devices { by_devices } else { &LINKS } {
         let seeds = if is_full() { 40 } else { 3 };
         for seed in first..first + seeds {
             let name = format!("collectives/kill/{links}/seed-{seed}");
-            trials.push(trial(name, move || kill_member(links, seed, false)));
+            trials.push(trial(name, move || kill_member(links, None, seed, false)));
         }
         for seed in first..first + seeds.div_ceil(3) {
             let name = format!("collectives/kill-beside-a-stopped-one/{links}/seed-{seed}");
-            trials.push(trial(name, move || kill_member(links, seed, true)));
+            trials.push(trial(name, move || kill_member(links, None, seed, true)));
             let name = format!("collectives/stop/{links}/seed-{seed}");
-            trials.push(trial(name, move || stop_member(links, seed)));
+            trials.push(trial(name, move || stop_member(links, None, seed)));
+        }
+    }
+    if !over_devices {
+        trials.extend(over_nodes(first));
+    }
+    trials
+}
+
+/// The same where several ranks share each of several nodes.
+fn over_nodes(first: u64) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let (nodes, seeds) = if is_full() { (&NODES[..], 10) } else { (&NODES[..2], 1) };
+    for (nodes, ranks) in nodes {
+        for seed in first..first + seeds {
+            for beside in [false, true] {
+                let what = if beside { "kill-beside-a-stopped-one" } else { "kill" };
+                let name = format!("collectives/{what}/{nodes}-nodes/seed-{seed}");
+                trials.push(trial(name, move || kill_member(nodes, Some(*ranks), seed, beside)));
+            }
+            let name = format!("collectives/stop/{nodes}-nodes/seed-{seed}");
+            trials.push(trial(name, move || stop_member(nodes, Some(*ranks), seed)));
         }
     }
     trials
@@ -170,6 +202,58 @@ fn kill_in_a_crowd(operation: &str, seed: u64) -> Result<()> {
     killed.expect_survivors(&outcome, CROWD, KNOWN_WITHIN)
 }
 
+/// So many ranks start, commit a group, make a segment and leave.
+const MANY: usize = 64;
+/// How long that takes at most, by all experience.
+const PASSING: Duration = Duration::from_millis(2500);
+
+/// Some are killed meanwhile. The others get through, or are told who died; nothing is left.
+fn kill_while_many_pass(transport: &str, seed: u64) -> Result<()> {
+    let mut dice = Seed::new(seed ^ u64::from(transport.bytes().map(u32::from).sum::<u32>()));
+    let script = format!("ip link set lo up; $run -n {MANY} $victim pass none 0 || true");
+    let job = examined(&script, &victim())?.env("GASPI_TRANSPORT", transport).start()?;
+    let mut killed = BTreeSet::new();
+    for _ in 0..1 + dice.below(3) {
+        let of = dice.below(MANY as u64) as u16;
+        // It may have ended, and the job with it.
+        let Ok(process) = job.rank(of) else { break };
+        random_moment(&mut dice, PASSING / 2);
+        if process.signal(libc::SIGKILL).is_ok() {
+            killed.insert(of);
+        }
+    }
+    let outcome = expect_nothing_left(job.wait()?)?;
+    expect_told(&outcome, &killed)
+}
+
+/// Demands of all ranks that are not among the dead that they say how they ended, and of those that
+/// were told something that it is a death.
+fn expect_told(outcome: &Outcome, killed: &BTreeSet<u16>) -> Result<()> {
+    let names_dead = |reason: &str| {
+        let words: Vec<&str> = reason.split(|letter: char| !letter.is_alphanumeric()).collect();
+        let ranks = words.windows(2).filter(|pair| pair[0] == "rank");
+        ranks.filter_map(|pair| pair[1].parse().ok()).any(|rank: u16| killed.contains(&rank))
+    };
+    for rank in 0..MANY as u16 {
+        let (passed, told) = (format!("passed {rank}"), format!("told {rank} "));
+        let said = outcome.stdout.lines().find_map(|line| {
+            let (_, reason) = line.split_once(&told)?;
+            Some(reason)
+        });
+        let is_well = match said {
+            Some(reason) => names_dead(reason),
+            None => {
+                outcome.stdout.lines().any(|line| line.ends_with(&passed)) || killed.contains(&rank)
+            }
+        };
+        if !is_well {
+            let what = format!("rank {rank} said {said:?}, and {killed:?} were killed");
+            return Err(outcome.failure(&what));
+        }
+    }
+    Ok(())
+}
+
 /// gaspi_run tells which rank died of what, and ends with a status that is not 0.
 fn expect_report(outcome: &Outcome, of: usize) -> Result<()> {
     if outcome.status.success() {
@@ -219,17 +303,18 @@ fn members(links: &str, ranks: usize) -> Result<Job> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_member"));
     let job = Job::launched(ranks as u32, &program)?.limit(Duration::from_secs(100));
     match links {
-        "pairs" => Ok(job.env("GASPI_TEST_NODES", links)),
         "verbs" => job.over_devices(),
-        transport => Ok(job.env("GASPI_TRANSPORT", transport)),
+        "shm" | "tcp" => Ok(job.env("GASPI_TRANSPORT", links)),
+        nodes => Ok(job.env("GASPI_TEST_NODES", nodes)),
     }
 }
 
 /// One rank dies in the middle of collective operations; `beside` has another one stopped for a
 /// while around that.
-fn kill_member(links: &str, seed: u64, beside: bool) -> Result<()> {
+fn kill_member(links: &str, ranks: Option<usize>, seed: u64, beside: bool) -> Result<()> {
     let mut dice = Seed::new(seed ^ u64::from(links.bytes().map(u32::from).sum::<u32>()));
-    let ranks = [3, 4, 5, 7][dice.below(4) as usize];
+    let drawn = [3, 4, 5, 7][dice.below(4) as usize];
+    let ranks = ranks.unwrap_or(drawn);
     let of = dice.below(ranks as u64) as usize;
     let arguments = ["die".to_owned(), dice.below(1 << 32).to_string(), of.to_string()];
     let job = members(links, ranks)?.args(arguments).start()?;
@@ -247,9 +332,10 @@ fn kill_member(links: &str, seed: u64, beside: bool) -> Result<()> {
     expect_report(&outcome, of)
 }
 
-fn stop_member(links: &str, seed: u64) -> Result<()> {
+fn stop_member(links: &str, ranks: Option<usize>, seed: u64) -> Result<()> {
     let mut dice = Seed::new(seed);
-    let ranks = [3, 4, 5, 7][dice.below(4) as usize];
+    let drawn = [3, 4, 5, 7][dice.below(4) as usize];
+    let ranks = ranks.unwrap_or(drawn);
     let of = dice.below(ranks as u64) as usize;
     let operations = dice.below(1 << 32).to_string();
     let job = Enduring::start(members(links, ranks)?, ranks, ["stop", &operations], of)?;

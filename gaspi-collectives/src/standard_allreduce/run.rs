@@ -5,7 +5,7 @@
 //! A call that times out keeps only its cursor, see [`GroupCall::set_cursor`]. It is left at a step
 //! that waits, and all steps before have happened.
 
-use gaspi_core::{Deadline, GroupCall, Result, Runtime};
+use gaspi_core::{Deadline, GroupCall, NUMBER_SHIFT, Result, Runtime};
 
 use crate::datatype::{DataType, Operation};
 use crate::engine::Engine;
@@ -18,7 +18,8 @@ use crate::plan::standard::StandardKey;
 use crate::request::Reducer;
 use crate::user_reduction::{Function, OfTheCall};
 
-/// Bits of the cursor for the step; those above hold the piece.
+/// Bits of the cursor for the step; those above hold the piece, and the number of the arrival that
+/// is awaited, which signatures carry.
 const STEP_BITS: u32 = u32::BITS;
 
 /// Carries out a call of a built-in operation, or what is left of it.
@@ -103,7 +104,9 @@ fn run_steps<F: Function + Clone>(
 ) -> Result<()> {
     let engine = Engine::of(rt);
     let mut counters = Counters::of_lines(call.arrived());
-    let mut cursor = call.cursor();
+    let mut number = call.cursor() >> NUMBER_SHIFT;
+    call.set_number(number);
+    let mut cursor = call.cursor() & ((1 << NUMBER_SHIFT) - 1);
     let elements = key.piece();
     loop {
         let (piece, step) = (cursor >> STEP_BITS, cursor & u64::from(u32::MAX));
@@ -121,9 +124,12 @@ fn run_steps<F: Function + Clone>(
             match task.advance(&mut call, &mut counters) {
                 Ok(None) => break,
                 Ok(Some(_)) => {
-                    call.set_cursor(piece << STEP_BITS | task.cursor() as u64);
+                    let cursor = piece << STEP_BITS | task.cursor() as u64;
+                    call.set_cursor(number << NUMBER_SHIFT | cursor);
                     // Any error but a timeout has ended the call.
                     call.await_all(deadline)?;
+                    number = (number + 1) % (1 << (u64::BITS - NUMBER_SHIFT));
+                    call.set_number(number);
                 }
                 // On all members, at the same step.
                 Err(error) => {

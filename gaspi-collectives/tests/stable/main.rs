@@ -293,10 +293,12 @@ fn known_bits(nodes: Nodes) -> &'static Bits {
     static ONE: LazyLock<Bits> = LazyLock::new(Bits::default);
     static EACH: LazyLock<Bits> = LazyLock::new(Bits::default);
     static PAIRS: LazyLock<Bits> = LazyLock::new(Bits::default);
+    static SEVERAL: LazyLock<Bits> = LazyLock::new(Bits::default);
     match nodes {
         Nodes::One => &ONE,
         Nodes::Each | Nodes::Twin | Nodes::Verbs => &EACH,
         Nodes::Pairs | Nodes::Faulty | Nodes::VerbsPairs => &PAIRS,
+        Nodes::Several => &SEVERAL,
     }
 }
 

@@ -5,6 +5,8 @@
 //! when this rank closes its end: what comes by connections later goes nowhere (see
 //! [`crate::segment::leases`]) and is answered by
 //! [`Message::Closed`](crate::wire::message::Message::Closed).
+//! Where a connection breaks, a rank that waits for the other end says again that its own is
+//! closed, which is answered by one that is closed too.
 //!
 //! Invariant: a range is used again only when nobody writes there any more, or waits for what lies
 //! there. Members of its node, those with whom this rank has exchanged something, and where devices
@@ -20,12 +22,13 @@ use super::free_list::FreeList;
 use super::layout::PAGE;
 use super::shown::ShownMemory;
 use super::zero_copy::ZeroCopySends;
+use crate::config::CHANNELS;
 use crate::error::{Error, Result};
-use crate::ids::{GroupId, Rank};
+use crate::ids::{GroupId, NotificationId, Rank};
 use crate::segment::prepared::Prepared;
-use crate::segment::{ARENA_WORDS, Segment, Target};
+use crate::segment::{ARENA, ARENA_WORDS, Segment, Target};
 use crate::sync::{AtomicU64, Mutex, Ordering, slots};
-use crate::wire::message::MemoryKey;
+use crate::wire::message::{MemoryKey, Put, RemoteAddress, Stream};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
@@ -87,9 +90,32 @@ struct Space {
 pub(crate) struct Arena {
     pub(crate) segment: Arc<Segment>,
     space: Mutex<Space>,
-    /// The ends of members of other nodes, by rank and lease there: the words in which they say
-    /// that they have closed them.
-    far_ends: Mutex<HashMap<(Rank, u32), u32>>,
+    /// The ends of members of other nodes, by rank and lease there.
+    far_ends: Mutex<HashMap<(Rank, u32), FarEnd>>,
+}
+
+/// The end of a channel that a member of another node has.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct FarEnd {
+    /// Under which number its range is lent, and where that begins.
+    pub(super) lease: u32,
+    pub(super) base: u64,
+    /// The word there in which this rank says that it has closed its own end.
+    pub(super) told_in: u32,
+    /// The word here in which the member says so.
+    pub(super) heard_in: u32,
+    /// A device of this rank may write there.
+    pub(super) by_device: bool,
+}
+
+impl FarEnd {
+    /// Says that this rank has closed its own end.
+    pub(super) fn closed(&self) -> Put {
+        let remote = RemoteAddress { segment: ARENA, generation: self.lease, offset: self.base };
+        let stream = Stream { queue: CHANNELS, generation: 0 };
+        let (notification, value) = (NotificationId(self.told_in), CLOSED);
+        Put { stream, remote, size: 0, last: true, notification, value }
+    }
 }
 
 /// The arena of another rank of this node.
@@ -352,18 +378,29 @@ impl Arena {
         Ok(Reserved { bytes: taken, words, lease, device: None, device_bytes: 0..0 })
     }
 
-    /// Members of other nodes have ends of a channel: rank, lease there, and the word of this rank
-    /// that says that it is closed.
-    pub(super) fn note_far_ends(&self, ends: impl Iterator<Item = (Rank, u32, u32)>) {
+    /// Members of other nodes have ends of a channel.
+    pub(super) fn note_far_ends(&self, ends: impl Iterator<Item = (Rank, FarEnd)>) {
         let mut far_ends = self.far_ends.lock();
-        far_ends.extend(ends.map(|(rank, lease, word)| ((rank, lease), word)));
+        far_ends.extend(ends.map(|(rank, end)| ((rank, end.lease), end)));
+    }
+
+    /// The ends of `rank`, of another node, that ranges here which this rank has closed wait for:
+    /// they may not have heard of it, or have said in vain that they are closed too.
+    fn awaited_ends(&self, rank: Rank) -> Vec<FarEnd> {
+        let space = self.space.lock();
+        let writers = space.closing.iter().flat_map(|closing| &closing.writers);
+        let awaited = writers.filter(|(writer, _)| *writer == rank).map(|(_, word)| *word);
+        let awaited: Vec<u32> = awaited.collect();
+        let far_ends = self.far_ends.lock();
+        let of_it = far_ends.iter().filter(|((of, _), _)| *of == rank).map(|(_, end)| *end);
+        of_it.filter(|end| !end.by_device && awaited.contains(&end.heard_in)).collect()
     }
 
     /// `rank` has closed its end that it had lent under this number.
     fn note_closed(&self, rank: Rank, lease: u32) {
         let far_ends = self.far_ends.lock();
-        if let Some(word) = far_ends.get(&(rank, lease)) {
-            slots::set(self.segment.notification(*word as usize), CLOSED);
+        if let Some(end) = far_ends.get(&(rank, lease)) {
+            slots::set(self.segment.notification(end.heard_in as usize), CLOSED);
         }
     }
 
@@ -376,7 +413,7 @@ impl Arena {
         // The device lets go of it first.
         drop(reserved.device);
         self.segment.end_lease(reserved.bytes.start);
-        self.far_ends.lock().retain(|_, word| !reserved.words.contains(&u64::from(*word)));
+        self.far_ends.lock().retain(|_, end| !reserved.words.contains(&end.heard_in.into()));
         if reserved.bytes.end - reserved.bytes.start >= RELEASE_BYTES {
             let start = self.segment.pointer().wrapping_add(reserved.bytes.start as usize);
             let len = (reserved.bytes.end - reserved.bytes.start) as usize;
@@ -390,7 +427,8 @@ impl Arena {
 
     /// Gives back a range once none of `writers` writes there any more.
     pub(super) fn close(&self, reserved: Reserved, writers: Vec<(Rank, u32)>) {
-        self.segment.end_data(reserved.bytes.start);
+        // What a device was asked to write might come after an answer.
+        self.segment.end_data(reserved.bytes.start, reserved.device.is_none());
         self.space.lock().closing.push(Closing { reserved, writers });
     }
 

@@ -5,16 +5,14 @@ use super::layout::{Layout, PAGE};
 use super::rings::{Rings, RingsOfPart};
 use super::spec::{ChannelSpec, DataSpec};
 use super::{Member, counts};
-use crate::config::CHANNELS;
 use crate::control::PeerSlice;
 use crate::error::{Error, Result};
-use crate::ids::{NotificationId, Rank};
+use crate::ids::Rank;
 use crate::runtime::Inner;
-use crate::segment::{ARENA, Segment};
+use crate::segment::Segment;
 use crate::sync::{AtomicBool, Ordering, slots};
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::{liveness, wake_kind};
-use crate::wire::message::{Put, RemoteAddress, Stream};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -195,11 +193,7 @@ impl Bundle {
             // What a device was asked to write might come after this.
             return;
         }
-        let generation = member.lease;
-        let remote = RemoteAddress { segment: ARENA, generation, offset: member.base };
-        let stream = Stream { queue: CHANNELS, generation: 0 };
-        let (notification, value) = (NotificationId(word), counts::CLOSED);
-        let put = Put { stream, remote, size: 0, last: true, notification, value };
+        let put = member.far_end(self.layout.closed(self.me), self.own_word(member.index)).closed();
         // A member that cannot be told has ended, and sees the end of this rank.
         let _ = inner.endpoint(member.rank).put(put, None, Departure::Now);
     }
@@ -250,15 +244,15 @@ impl Drop for Bundle {
         {
             return;
         }
-        // First: who has put something here before is connected, and told. Others are answered.
-        self.segment.end_data(self.reserved.bytes.start);
         let others = || self.members.iter().filter(|member| member.index != self.me);
-        others().for_each(|member| self.tell(member));
         let writers = others().filter(|member| self.has_met(member));
         let writers = writers.map(|member| (member.rank, self.own_word(member.index))).collect();
+        // First: who has put something here before is connected, and told. Others are answered.
+        // Should a connection break, those that are waited for are told again.
         if let Some(arena) = inner.channels.arena() {
             arena.close(self.reserved.clone(), writers);
         }
+        others().for_each(|member| self.tell(member));
     }
 }
 

@@ -390,9 +390,10 @@ impl Inner {
         // Both in the order of the members, without this rank.
         let others = members.iter().filter(|member| member.index != me);
         let closers = all.closers(&ranks, me, &reserved).zip(others);
-        arena.note_far_ends(closers.filter_map(|((rank, word), member)| {
-            member.start.is_none().then_some((rank, member.lease, word))
-        }));
+        let far = closers.filter(|(_, member)| member.start.is_none());
+        arena.note_far_ends(
+            far.map(|((rank, word), member)| (rank, member.far_end(first.layout.closed(me), word))),
+        );
         let by_device = |offer: &Offer| AtomicBool::new(offer.key.or(reserved.key()).is_some());
         let met = offers.iter().map(by_device).collect();
         let (layout, has_few_far) = (first.layout, has_few_far(&nodes));

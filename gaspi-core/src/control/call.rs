@@ -3,7 +3,7 @@
 use super::leaders::{GroupSteps, Leaders, LineWidth};
 use super::peer_slice::PeerSlice;
 use super::procedures::have_arrived;
-use super::{CallKey, CallKind};
+use super::{CALL_BITS, CallKey, CallKind, NUMBER_SHIFT};
 use crate::error::{Error, Result};
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
@@ -89,6 +89,14 @@ impl GroupCall<'_> {
         if let Some(active) = &mut self.state.active {
             active.failure = Some(Box::new(failure));
         }
+    }
+
+    /// Which step of the call the next arrival is, from 0: a member that is in another one has
+    /// called it anew, since it has failed there. Only the last 4 bits count. To be said before
+    /// each step but the first, also where a call is continued.
+    pub fn set_number(&mut self, number: u64) {
+        let call = self.key.signature & CALL_BITS;
+        self.key.signature = call | number << NUMBER_SHIFT;
     }
 
     /// The last step at which all members are known to have arrived; steps only grow.
@@ -533,9 +541,11 @@ impl GroupCall<'_> {
     fn line(&self, member: usize, step: u64) -> Option<(*mut u8, LineWidth)> {
         let (leaders, width) = self.by_leaders()?;
         let is_local = self.inner.ranks.is_local(self.ranks()[member]);
-        // One that could not send its data to this rank has said so there.
-        let arrived = Poll::Arrived(self.key.signature);
-        if is_local || self.slot(member, step).poll(step) == arrived {
+        // One that could not send its data to this rank has said so there. The next step may have
+        // another number already.
+        let is_of_call = |other: u64| (other ^ self.key.signature) & CALL_BITS == 0;
+        let look = self.slot(member, step).poll(step);
+        if is_local || matches!(look, Poll::Arrived(other) if is_of_call(other)) {
             return None;
         }
         let (leader, group) = (leaders.locals()[0], self.group.index());

@@ -183,6 +183,7 @@ impl Upcalls for Inner {
         self.ranks.wake_own();
         if answers {
             self.resend(peer);
+            self.tell_closed_again(peer);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Which ranges of an arena messages may come to. Each range is lent under a number of its own to
 //! those that send there. What names another number is late, and goes nowhere. A lease ends in two
 //! steps: first for data, while its notifications still tell what others have done, then for all.
+//! What is sent to a lease that ends is answered each time: its sender may have missed that before.
 //!
 //! Whoever writes what has come holds the lock of [`Segment::accept`](super::Segment::accept) from
 //! the look at the lease to the write. A lease ends under the same lock, so that nothing is written
@@ -20,19 +21,32 @@ struct Lease {
     end: u64,
     number: u32,
     takes_data: bool,
+    /// What comes is answered.
+    answers: bool,
+}
+
+/// Whether something may come to a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Lent {
+    /// It goes nowhere, and is answered.
+    No,
+    /// It may, and is answered.
+    Ending,
+    Yes,
 }
 
 impl Leases {
     /// Lends a range under a number.
     pub(crate) fn begin(&self, range: Range<u64>, number: u32) {
-        let lease = Lease { end: range.end, number, takes_data: true };
+        let lease = Lease { end: range.end, number, takes_data: true, answers: false };
         self.0.lock().insert(range.start, lease);
     }
 
-    /// No more data comes to the range that begins here.
-    pub(super) fn end_data(&self, start: u64) {
+    /// No more data comes to the range that begins here; whether notifications are answered.
+    pub(super) fn end_data(&self, start: u64, answers: bool) {
         if let Some(lease) = self.0.lock().get_mut(&start) {
             lease.takes_data = false;
+            lease.answers = answers;
         }
     }
 
@@ -44,13 +58,20 @@ impl Leases {
     /// Whether so many bytes, or a notification without any, may come to a range that is lent under
     /// this number.
     pub(crate) fn covers(&self, number: u32, offset: u64, size: u64) -> bool {
+        self.find(number, offset, size) != Lent::No
+    }
+
+    /// The same, and whether it is answered.
+    pub(crate) fn find(&self, number: u32, offset: u64, size: u64) -> Lent {
         let leases = self.0.lock();
-        let around = leases.range(..=offset).next_back();
-        around.is_some_and(|(_, lease)| {
-            let takes = lease.takes_data || size == 0;
-            let inside = offset < lease.end && offset.saturating_add(size) <= lease.end;
-            takes && lease.number == number && inside
-        })
+        let Some((_, lease)) = leases.range(..=offset).next_back() else { return Lent::No };
+        let takes = lease.takes_data || size == 0;
+        let inside = offset < lease.end && offset.saturating_add(size) <= lease.end;
+        match takes && lease.number == number && inside {
+            true if lease.answers => Lent::Ending,
+            true => Lent::Yes,
+            false => Lent::No,
+        }
     }
 }
 
@@ -67,8 +88,12 @@ mod tests {
         assert!(!leases.covers(7, 8192 - 64, 65), "it would reach into the next range");
         assert!(!leases.covers(8, 4096, 1) && !leases.covers(7, 8192, 1));
         assert!(!leases.covers(7, 0, 1) && !leases.covers(8, 12288, 0));
-        leases.end_data(4096);
+        leases.end_data(4096, false);
         assert!(!leases.covers(7, 4096, 1) && leases.covers(7, 4096, 0), "notifications only");
+        assert_eq!(leases.find(7, 4096, 0), Lent::Yes);
+        leases.end_data(4096, true);
+        assert_eq!(leases.find(7, 4096, 0), Lent::Ending, "and these are answered");
+        assert_eq!(leases.find(7, 4096, 1), Lent::No);
         leases.end(4096);
         assert!(!leases.covers(7, 4096, 0));
         leases.begin(4096..8192, 9);

@@ -8,6 +8,7 @@
 use crate::config::CHANNELS;
 use crate::ids::{NotificationId, Rank, SegmentId};
 use crate::policy::acknowledge::{Batch, Completed};
+use crate::segment::leases::Lent;
 use crate::segment::own::Memory;
 use crate::segment::{ARENA, Segment};
 use crate::sync::{AtomicU64, Ordering, slots};
@@ -316,23 +317,23 @@ fn complete(served: &mut Served, segment: &Segment, put: &Put) -> Action {
     {
         return refuse(served, put, reason);
     }
-    let notified = notify(segment, put);
+    let (notified, answered) = notify(segment, put);
     let generation = put.stream.generation;
     served.completed.add(if put.stream.queue == CHANNELS {
         // Channels go by their own counts, but for memory in flight; see [`crate::channel`].
         let (in_flight, awaited) = (generation != 0, is_awaited(generation));
-        Completed::OfChannel { notified: notified == Some(true), in_flight, awaited }
+        Completed::OfChannel { notified, in_flight, awaited }
     } else {
         Completed::OfQueue { notified: put.value != 0, size: put.size }
     });
-    match notified {
-        Some(_) => Action::Nothing,
+    if answered {
         // In order with what this rank has put there by channels.
-        None => Action::Refuse { stream: put.stream, answer: closed(put) },
+        return Action::Refuse { stream: put.stream, answer: closed(put) };
     }
+    Action::Nothing
 }
 
-/// The answer to what was put into a range that is not lent any more.
+/// The answer to what was put into a range that is not lent any more, or not for long.
 fn closed(put: &Put) -> Frame {
     Frame::Message(Message::Closed { lease: put.remote.generation })
 }
@@ -406,18 +407,21 @@ fn check_notification(memory: &Memory, of: SegmentId, id: NotificationId) -> Res
     Ok(())
 }
 
-/// The data of a put is in its place: sets its notification, and says whether there is one. `None`
-/// where the range of an arena is not lent any more.
+/// The data of a put is in its place: sets its notification; whether there is one, and whether the
+/// put is answered since the range of an arena is closed. Where that is not lent any more nothing
+/// is set.
 #[inline]
-fn notify(segment: &Segment, put: &Put) -> Option<bool> {
+fn notify(segment: &Segment, put: &Put) -> (bool, bool) {
     let accepts = (segment.id == ARENA).then(|| segment.accept());
-    if accepts.is_some() && !is_current(segment, put) {
-        return None;
-    }
-    if put.value != 0 {
+    let lent = match accepts {
+        Some(_) => segment.leases.find(put.remote.generation, put.remote.offset, put.size),
+        None => Lent::Yes,
+    };
+    let notifies = put.value != 0 && lent != Lent::No;
+    if notifies {
         slots::set(segment.notification(put.notification.index()), put.value);
     }
-    Some(put.value != 0)
+    (notifies, lent != Lent::Yes)
 }
 
 /// Carries out an atomic operation of a peer and returns the former value.

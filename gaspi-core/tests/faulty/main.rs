@@ -273,6 +273,122 @@ fn no_message_follows_one_that_was_lost() {
     });
 }
 
+/// Which closed ends are lost with their connection.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum LostEnd {
+    First,
+    Second,
+    Both,
+}
+
+/// Ranks tell each other that they have closed their end of a channel, whose memory is used again
+/// then: also where what they say is lost.
+fn the_memory_of_a_channel_comes_back_though_its_end_is_lost() {
+    for lost in [LostEnd::First, LostEnd::Second, LostEnd::Both] {
+        let network = Network::new(1, Faults::default());
+        let together = Barrier::new(2);
+        run_through(&network, Nodes::Each, 2, |rt| {
+            // The first free place.
+            let place = || rt.arena_memory(1).expect("memory").pointer() as usize;
+            let (first, me) = (place(), rt.rank());
+            let spec = ChannelSpec { slots: 4, message_bytes: 64, stage_bytes: 64 };
+            let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("channel_open");
+            assert_ne!(place(), first, "the channel lies there");
+            greet(&channel);
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            match lost {
+                LostEnd::Both => {
+                    together.wait();
+                    network.shut();
+                    together.wait();
+                    drop(channel);
+                    together.wait();
+                    if me == Rank(0) {
+                        network.cut_all();
+                        network.open();
+                    }
+                }
+                LostEnd::First if me == Rank(0) => {
+                    lose(&rt, &network, || drop(channel));
+                    together.wait();
+                }
+                LostEnd::First => {
+                    together.wait();
+                    drop(channel);
+                }
+                LostEnd::Second if me == Rank(0) => {
+                    let closed = || channel.has_closed(1).then_some(());
+                    channel.wait_for(LIMIT.deadline(), closed).expect("it is told");
+                    lose(&rt, &network, || drop(channel));
+                }
+                LostEnd::Second => drop(channel),
+            }
+            let begin = Instant::now();
+            while place() != first {
+                assert!(begin.elapsed() < Duration::from_secs(30), "{lost:?}: its memory is lost");
+                std::thread::yield_now();
+            }
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            rt.term(LIMIT).expect("term");
+        });
+        assert!(network.cuts() > 0, "nothing was cut");
+    }
+}
+
+/// Both members send each other a message.
+fn greet(channel: &Channel) {
+    let (other, data) = (1 - channel.me(), [7u8; 64]);
+    let piece = (data.as_ptr(), data.len());
+    // SAFETY: the data is a local; the slots are not in use.
+    let send = || unsafe { channel.send(other, 0, &[7; 8], piece, Lifetime::Call) };
+    let sent =
+        channel.wait_for(LIMIT.deadline(), || Some(send()).filter(|sent| *sent != Ok(false)));
+    assert_eq!(sent, Some(Ok(true)));
+    let received = || (channel.received(other) == 1).then_some(());
+    channel.wait_for(LIMIT.deadline(), received).expect("it comes");
+    channel.take(other, 1);
+}
+
+/// A rank waits for a member of which it has heard nothing, and asks it. Where the question is lost
+/// it asks again, after some seconds.
+fn a_member_is_asked_again_where_the_question_is_lost() {
+    // More than tell each other of themselves.
+    const RANKS: u32 = 20;
+    let network = Network::new(1, Faults::default());
+    let together = Barrier::new(RANKS as usize);
+    run_through(&network, Nodes::Each, RANKS, |rt| {
+        let spec = ChannelSpec { slots: 4, message_bytes: 64, stage_bytes: 64 };
+        let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("channel_open");
+        let far = 11;
+        if channel.me() == far {
+            channel.publish_notice([7; 6]);
+        }
+        together.wait();
+        if channel.me() == 0 {
+            assert!(!channel.is_in_touch(far), "they are connected to begin with");
+            rt.ping(Rank(far as u16), LIMIT).expect("it lives");
+            network.shut();
+            channel.ask_for_notice(far);
+            network.cut_all();
+            network.open();
+            let begin = Instant::now();
+            let answer = loop {
+                channel.ask_for_notice(far);
+                let a_while = Timeout::Millis(100).deadline();
+                let answer = channel.wait_for(a_while, || channel.read_notice(far));
+                if answer.is_some() || begin.elapsed() > Duration::from_secs(50) {
+                    break answer;
+                }
+            };
+            assert_eq!(answer, Some([7; 6]), "it was not asked again");
+        }
+        together.wait();
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        drop(channel);
+        rt.term(LIMIT).expect("term");
+    });
+}
+
 /// A notification says that what was written before it is there.
 fn no_notification_follows_a_write_that_was_lost() {
     let network = Network::new(1, Faults::default());
@@ -397,7 +513,9 @@ tests! {
         cuts_lose_nothing_silently_and_kill_nobody,
         agreements_survive_cuts,
         what_is_late_undoes_nothing,
+        a_member_is_asked_again_where_the_question_is_lost,
         no_message_follows_one_that_was_lost,
+        the_memory_of_a_channel_comes_back_though_its_end_is_lost,
         no_notification_follows_a_write_that_was_lost,
         whoever_answers_to_nothing_but_the_kernel_lives,
         deaths_are_known_and_harm_nobody_else;

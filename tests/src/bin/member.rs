@@ -8,7 +8,8 @@
 //! - `stop`: with short timeouts until FILE is gone. VICTIM is stopped and continued meanwhile.
 //!   Nothing but timeouts may come of it.
 //!
-//! With GASPI_TEST_NODES=pairs two and two ranks share memory, and reach the others by TCP.
+//! With GASPI_TEST_NODES=pairs two and two ranks share memory, and reach the others by TCP. A
+//! number says over how many nodes the ranks are spread.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -61,9 +62,9 @@ fn main() -> ExitCode {
 
 fn join() -> gaspi::Result<Runtime> {
     let mut job = Job::from_environment()?;
-    if std::env::var("GASPI_TEST_NODES").is_ok_and(|nodes| nodes == "pairs") {
+    if let Ok(nodes) = std::env::var("GASPI_TEST_NODES") {
         let rank: u64 = std::env::var("GASPI_RANK").ok().and_then(|r| r.parse().ok()).unwrap_or(0);
-        job = job.on_node(rank / 2);
+        job = job.on_node(nodes.parse().map_or(rank / 2, |nodes: u64| rank % nodes));
     }
     PendingInit::new(job, Config::default())?.wait(Timeout::Block)
 }

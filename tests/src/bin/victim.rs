@@ -12,6 +12,8 @@
 //!   Then VICTIM is killed, and OPERATION prints when it knew.
 //! - `hear`: no rank connects to another one, or calls anything; VICTIM dies, and the others print
 //!   when they knew.
+//! - `pass`: all ranks join, commit a group, make a segment in it and leave, while some are killed.
+//!   Each other one says how far it came, and why not further.
 //! - `join`: OPERATION is the time in milliseconds that joining may take.
 
 use std::path::Path;
@@ -46,7 +48,9 @@ fn main() -> ExitCode {
         [scenario, operation, victim] => (scenario, operation, victim, None),
         [scenario, operation, victim, file] => (scenario, operation, victim, Some(Path::new(file))),
         _ => {
-            eprintln!("usage: victim die|stop|init|wait|left|hear|join OPERATION VICTIM [FILE]");
+            eprintln!(
+                "usage: victim die|stop|init|wait|left|hear|pass|join OPERATION VICTIM [FILE]"
+            );
             return ExitCode::from(2);
         }
     };
@@ -61,6 +65,7 @@ fn main() -> ExitCode {
         "wait" => wait(),
         "left" => left(operation, victim, file),
         "hear" => hear(victim),
+        "pass" => pass(),
         "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
         _ => Err(format!("there is no scenario {scenario:?}")),
     };
@@ -467,4 +472,31 @@ fn hear(victim: Rank) -> Result<()> {
     rt.term(GUARD).during("term")?;
     println!("survived {}", me.0);
     Ok(())
+}
+
+/// Joins, works a little and leaves. What fails on the way is told, and is no failure.
+fn pass() -> Result<()> {
+    let name = std::env::var("GASPI_RANK").unwrap_or_default();
+    match pass_through() {
+        Ok(()) => println!("passed {name}"),
+        Err(reason) => println!("told {name} {reason}"),
+    }
+    Ok(())
+}
+
+fn pass_through() -> Result<()> {
+    let rt = join(Timeout::Block)?;
+    let worked = work(&rt);
+    rt.term(GUARD).during("term")?;
+    worked
+}
+
+fn work(rt: &Runtime) -> Result<()> {
+    let group = rt.group_create().during("group_create")?;
+    for rank in 0..rt.size() {
+        rt.group_add(group, Rank(rank as u16)).during("group_add")?;
+    }
+    rt.group_commit(group, Timeout::Block).during("group_commit")?;
+    rt.segment_create(SEGMENT, SEGMENT_BYTES, group, Timeout::Block, Init::Zeroed)
+        .during("segment_create")
 }

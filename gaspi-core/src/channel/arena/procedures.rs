@@ -7,6 +7,7 @@ use crate::ids::Rank;
 use crate::os::limits::{self, Resource};
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Init, Segment, Target, may_copy};
+use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::liveness;
 use crate::wire::message::{Register, Stream};
 use std::ops::Range;
@@ -75,6 +76,16 @@ impl Inner {
             }
         }
         size
+    }
+
+    /// A connection with `peer` broke: what was under way may be lost, among it that an end has
+    /// been closed. A peer that has closed its own answers that it has.
+    pub(crate) fn tell_closed_again(&self, peer: Rank) {
+        let Some(arena) = self.channels.arena() else { return };
+        for end in arena.awaited_ends(peer) {
+            // Should the connection break again, this is done again.
+            let _ = self.endpoint(peer).put(end.closed(), None, Departure::Now);
+        }
     }
 
     /// Whether nothing that `rank` wrote to channels can still come.

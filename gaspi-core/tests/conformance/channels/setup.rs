@@ -436,6 +436,7 @@ fn what_comes_after_the_end_of_a_channel_goes_nowhere() {
         if me == 0 {
             assert_eq!((second.received(far(0)), second.read_notice(far(0))), (0, None));
         }
+        meet(rt);
         if me == far(0) {
             send(&second, 0, 0).expect("sent");
         }
