@@ -165,10 +165,6 @@ impl EndpointTable {
             self.sets.data.remove(fd);
         }
         self.connections.remove(connection);
-        if self.connections.withhold_any() {
-            // What has carried it may carry the next one, on which data waits.
-            self.sets.wakeup.wake();
-        }
         self.sets.wakeup.wake();
         let Some(peer) = connection.peer().map(Rank) else { return };
         // Before anything goes by another one.
