@@ -92,13 +92,21 @@ impl Inner {
         let Some(verbs) = verbs.filter(|verbs| !verbs.stream.connections.is_carried(rank)) else {
             return Ok(());
         };
-        // A device carries a connection. One that cannot be made shows below.
-        let _ = self.endpoint(rank).connect();
-        let carried = self.until(deadline, waiting, || match verbs.carries_messages_to(rank) {
-            Ok(true) => Some(Ok(())),
-            Ok(false) => self.ranks.check_alive(rank, waiting.call.name()).err().map(Err),
-            Err(_) => self.cannot_carry(verbs, rank).map(Err),
-        });
+        let connections = &verbs.stream.connections;
+        let carried = loop {
+            // A device carries a connection. One that cannot be made shows below.
+            let is_made = self.endpoint(rank).connect().is_ok();
+            let carried = self.until(deadline, waiting, || match verbs.carries_messages_to(rank) {
+                Ok(true) => Some(Ok(true)),
+                // The peer has released it.
+                Ok(false) if is_made && !connections.has_active(rank) => Some(Ok(false)),
+                Ok(false) => self.ranks.check_alive(rank, waiting.call.name()).err().map(Err),
+                Err(_) => self.cannot_carry(verbs, rank).map(Err),
+            });
+            if !matches!(carried, Some(Ok(false))) {
+                break carried.map(|carried| carried.map(drop));
+            }
+        };
         let outcome = carried.unwrap_or_else(|| Err(Inner::awaits_device(rank)));
         if matches!(outcome, Err(Error::Refused { .. })) {
             verbs.forget_refusal(rank);

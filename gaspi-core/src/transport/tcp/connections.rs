@@ -197,6 +197,11 @@ impl Connections {
         self.withheld = Some(Arc::default());
     }
 
+    /// Whether data may not go by sockets.
+    pub(crate) fn may_withhold(&self) -> bool {
+        self.withheld.is_some()
+    }
+
     /// Whether some does.
     pub(crate) fn withhold_any(&self) -> bool {
         self.withheld.as_ref().is_some_and(|all| all.load(Ordering::Relaxed) > 0)
@@ -249,6 +254,11 @@ impl Connections {
     /// Whether what is asked of `rank` goes otherwise than by the socket of its connection.
     pub(crate) fn is_carried(&self, rank: Rank) -> bool {
         self.active(rank).as_ref().is_some_and(|active| active.is_carried())
+    }
+
+    /// Whether there is a connection for requests to `rank`, or one is being made.
+    pub(crate) fn has_active(&self, rank: Rank) -> bool {
+        self.active(rank).is_some()
     }
 
     /// Whether everything posted to `rank` has been handed to the kernel.

@@ -170,6 +170,10 @@ impl EndpointTable {
         // Before anything goes by another one.
         fail_puts(up, peer, lost);
         self.connections.use_another(peer, connection);
+        if self.connections.may_withhold() {
+            // A call may wait for a connection that a device carries.
+            up.ranks().wake_own();
+        }
         self.fail_requests(up, peer, connection.token);
     }
 
