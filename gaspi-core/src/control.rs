@@ -15,6 +15,7 @@
 //! k, so two slots (and two stages) alternate. An error other than a timeout ends the call on this
 //! rank.
 
+mod arrived;
 mod call;
 pub(crate) mod handlers;
 mod in_node;

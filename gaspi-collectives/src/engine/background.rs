@@ -129,7 +129,7 @@ impl Shared {
         self.rests.store(false, Ordering::Relaxed);
     }
 
-    /// Waits while threads of the program may do the work, the longer the more often it has done so.
+    /// Waits while threads of the program may do the work; the longer, the more often it has.
     fn rest_beside_waiters(&self, rests: u32) {
         let is_brief = rests < BRIEF_RESTS;
         if !is_brief {

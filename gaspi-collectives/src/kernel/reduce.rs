@@ -47,9 +47,10 @@ pub fn accumulate(op: Operation, ty: DataType, dst: Target<'_>, srcs: &[Source<'
     }
 }
 
-/// `dst[i] = (s0[i] + s1[i] + ...) / n` in one pass, otherwise like [`fold`], with the bits of a sum
-/// that is [divided](super::divide()). False, and nothing has happened, for types of which it needs
-/// two: integers, which have other loops for that, and halves, whose sums are rounded in between.
+/// `dst[i] = (s0[i] + s1[i] + ...) / n` in one pass, otherwise like [`fold`], with the bits of a
+/// sum that is [divided](super::divide()). False, and nothing has happened, for types of which it
+/// needs two: integers, which have other loops for that, and halves, whose sums are rounded in
+/// between.
 ///
 /// # Panics
 /// `n` is 0, or a length differs or is not one of whole elements.

@@ -265,8 +265,8 @@ fn averages_in_one_pass_have_the_bits_of_two() {
     }
 }
 
-/// Powers of two are multiplied by, which has to give the bits of quotients, also of those that have
-/// fewer bits than others or are rounded to 0.
+/// Powers of two are multiplied by, which has to give the bits of quotients, also of those that
+/// have fewer bits than others or are rounded to 0.
 #[test]
 fn averages_of_powers_of_two_have_the_bits_of_quotients() {
     let special = [0, 1, 2, 3, 5, 0x7f_ffff, 0x80_0000, 0x80_0001, 0x7f7f_ffff, 0x7f80_0000];

@@ -1,7 +1,6 @@
 //! One rank in the steps of one collective: arriving, waiting for the others, what they published.
 
 use super::leaders::{GroupSteps, Leaders, LineWidth};
-use super::peer_slice::PeerSlice;
 use super::procedures::have_arrived;
 use super::{CALL_BITS, CallKey, CallKind, NUMBER_SHIFT};
 use crate::error::{Error, Result};
@@ -187,7 +186,7 @@ impl GroupCall<'_> {
 
     /// The leaders by which the present step goes, and how long lines are.
     #[inline]
-    fn by_leaders(&self) -> Option<(&Leaders, LineWidth)> {
+    pub(super) fn by_leaders(&self) -> Option<(&Leaders, LineWidth)> {
         let leaders = self.state.committed.as_ref()?.leaders.as_deref()?;
         let (_, width) = self.state.active.as_ref()?.by_leaders?;
         Some((leaders, width))
@@ -519,66 +518,6 @@ impl GroupCall<'_> {
         let missing = missing.join(", ");
         let pending = format!("{ranks} {missing} to arrive at {kind} of {}", self.group);
         Error::Timeout { pending }
-    }
-
-    /// What a member's arrival at `step` carries. To be called between the end of the wait for it
-    /// and this rank's next arrival.
-    #[inline]
-    pub fn payload(&self, member: usize, step: u64) -> [u64; PAYLOAD_WORDS] {
-        let Some((line, width)) = self.line(member, step) else {
-            return self.slot(member, step).payload();
-        };
-        let mut words = [0; PAYLOAD_WORDS];
-        let (to, bytes) = (words.as_mut_ptr().cast::<u8>(), width.words * size_of::<u64>());
-        // SAFETY: checked range. A line has at most as many words as an arrival slot; it was
-        // written before the step was published.
-        unsafe { to.copy_from_nonoverlapping(line, bytes) };
-        words
-    }
-
-    /// The line of a member of which only leaders have told.
-    #[inline]
-    fn line(&self, member: usize, step: u64) -> Option<(*mut u8, LineWidth)> {
-        let (leaders, width) = self.by_leaders()?;
-        let is_local = self.inner.ranks.is_local(self.ranks()[member]);
-        // One that could not send its data to this rank has said so there. The next step may have
-        // another number already.
-        let is_of_call = |other: u64| (other ^ self.key.signature) & CALL_BITS == 0;
-        let look = self.slot(member, step).poll(step);
-        if is_local || matches!(look, Poll::Arrived(other) if is_of_call(other)) {
-            return None;
-        }
-        let (leader, group) = (leaders.locals()[0], self.group.index());
-        let lines = self.inner.ranks.area.lines(leader, group, (step % 2) as usize);
-        Some((lines.wrapping_add(member * width.all() * size_of::<u64>()), width))
-    }
-
-    /// The same where it lies: as many words as all members have published.
-    #[inline]
-    pub fn carried(&self, member: usize, step: u64) -> PeerSlice<'_> {
-        if let Some((line, width)) = self.line(member, step) {
-            return PeerSlice::new(line, width.words * size_of::<u64>());
-        }
-        let payload = &raw const self.slot(member, step).payload;
-        PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
-    }
-
-    /// Staging of a member for `step`. A step that has been awaited may be read until this rank's
-    /// next arrival: a member that has seen that may write there again.
-    #[inline]
-    pub fn stage(&self, member: usize, step: u64) -> PeerSlice<'_> {
-        if let Some((line, width)) = self.line(member, step) {
-            let [words, staged] = [width.words, width.staged].map(|words| words * size_of::<u64>());
-            return PeerSlice::new(line.wrapping_add(words), staged);
-        }
-        let (rank, group) = (self.ranks()[member], self.group.index());
-        let parity = (step % 2) as usize;
-        let pointer = if self.inner.ranks.is_local(rank) {
-            self.inner.ranks.area.stage(rank, group, parity)
-        } else {
-            self.inner.control.remote_arrivals.stage(rank, group, parity)
-        };
-        PeerSlice::new(pointer, STAGE_BYTES)
     }
 
     /// This rank's next arrival publishes at least the first `bytes` of its staging. `alike` says

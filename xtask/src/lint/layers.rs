@@ -88,6 +88,7 @@ const CORE: &[Layer] = &[
             "channel",
             "channel::arena::procedures",
             "channel::arena::published",
+            "control::arrived",
             "control::call",
             "control::in_node",
             "control::leaders::procedures",
