@@ -17,6 +17,7 @@ use crate::timeout::Deadline;
 use crate::transport::KILLED;
 use crate::transport::endpoint::CarrierKind;
 use crate::transport::shm::area::liveness;
+use crate::transport::software_target::Stopped;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::Verbs;
 use crate::transport::{Behind, Carried, RequestFailure, Upcalls};
@@ -134,6 +135,20 @@ impl Upcalls for Inner {
         if let Some(verbs) = self.endpoints.verbs(self) {
             verbs.make_visible();
         }
+    }
+
+    fn ended_messages(&self, peer: Rank, attempt: u32) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            verbs.messages_ended(peer, attempt);
+        }
+    }
+
+    fn came_by_ended(&self, peer: Rank, attempt: u32, number: u32) -> Option<u64> {
+        self.endpoints.verbs(self)?.came_by_ended(peer, attempt, number)
+    }
+
+    fn take_incoming(&self, peer: Rank, number: u32) -> Option<Stopped> {
+        self.endpoints.verbs(self)?.take_incoming(peer, number)
     }
 
     fn message(&self, peer: Rank, message: Message) {

@@ -46,6 +46,7 @@ use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::sync::AtomicU64;
 use crate::sync::lane::LaneCarrier;
+use crate::transport::software_target::Stopped;
 use crate::wire::message::{LastStep, Message, Register, Stream};
 use std::os::fd::OwnedFd;
 
@@ -118,6 +119,18 @@ pub(crate) trait Upcalls: Send + Sync {
     /// News is about to be handled that has come by a socket of another node: what a device has
     /// taken before is visible then. This one waits, for this rank's own device.
     fn make_visible(&self);
+
+    /// The end of `peer` of this attempt at a pair for messages is no more: so is this rank's, and
+    /// all that has come by it is handled, when this returns.
+    fn ended_messages(&self, peer: Rank, attempt: u32);
+
+    /// How many messages with this number have come, if they were to come by a pair of this attempt
+    /// that is no more.
+    fn came_by_ended(&self, peer: Rank, attempt: u32, number: u32) -> Option<u64>;
+
+    /// The state of what has come of the bytes with this number, which another carrier has from now
+    /// on.
+    fn take_incoming(&self, peer: Rank, number: u32) -> Option<Stopped>;
 
     /// A message has come that nobody answers.
     fn message(&self, peer: Rank, message: Message);

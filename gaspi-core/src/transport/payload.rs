@@ -189,6 +189,18 @@ impl ChannelMessage<'_> {
         Some(InPlace { _readable: readable, _exists: exists, key, memory })
     }
 
+    /// The data where it lies, for a socket: the memory of a device that no longer takes it.
+    pub(in crate::transport) fn in_its_place(&self) -> Option<Payload> {
+        let buffer = self.buffer.as_ref()?;
+        match self.by_device?.source.as_ref()? {
+            DeviceSource::Memory(_) => Some(Payload::of_user(Arc::clone(buffer), 0)),
+            DeviceSource::Segment(segment) => {
+                let offset = (self.data.pointer as u64).checked_sub(segment.pointer() as u64)?;
+                Some(Payload::new(Arc::clone(segment), offset))
+            }
+        }
+    }
+
     /// Copies all of it into its slot.
     ///
     /// # Safety

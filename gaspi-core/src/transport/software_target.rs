@@ -115,6 +115,21 @@ pub(crate) struct Served {
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
+/// Where the bytes of a connection stand that another carrier goes on with.
+#[derive(Debug)]
+pub(crate) struct Stopped {
+    pub(crate) served: Served,
+    /// A part of a frame.
+    pub(crate) partial: Vec<u8>,
+}
+
+impl Served {
+    /// Another carrier goes on here with what it has brought.
+    pub(crate) fn continue_from(&mut self, other: Served) {
+        (self.body, self.refusals) = (other.body, other.refusals);
+    }
+}
+
 /// A rank as the target of what a carrier brings.
 #[derive(Clone, Copy)]
 pub(crate) struct SoftwareTarget<'a> {

@@ -27,7 +27,7 @@ pub(crate) const ACK_LEN: usize = 13;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection within a node; changes with the format.
-const MAGIC: u32 = 0x4741_000a;
+const MAGIC: u32 = 0x4741_000b;
 
 /// A message between two libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -92,8 +92,22 @@ pub(crate) enum Frame {
     /// The sender will ask for nothing more on this connection: to be closed once the receiver does
     /// not use it either.
     Release,
-    /// What follows comes by the sender's device, in messages that have this number.
+    /// What follows comes by the sender's device, by this attempt at a pair for messages, and in
+    /// messages that have this number.
     Switch {
+        attempt: u32,
+        number: u32,
+    },
+    /// The sender's end of this attempt at a pair for messages is no more. Of the messages that the
+    /// receiver has sent by it under this number, 0 if none is known, so many were handled, and no
+    /// more will be.
+    Back {
+        attempt: u32,
+        number: u32,
+        messages: u64,
+    },
+    /// What follows are the bytes of this number behind those messages: they come by the socket.
+    Resume {
         number: u32,
     },
     /// The sender has no place for this connection, and ends it before it has read anything.

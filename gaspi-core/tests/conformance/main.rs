@@ -14,6 +14,7 @@ mod device_cuts;
 mod device_faults;
 mod device_only;
 mod device_pairs;
+mod device_returns;
 mod devices;
 mod general;
 mod groups;
@@ -49,6 +50,7 @@ fn main() -> std::process::ExitCode {
         device_faults::tests(),
         device_only::tests(),
         device_pairs::tests(),
+        device_returns::tests(),
         devices::tests(),
         general::tests(),
         groups::tests(),

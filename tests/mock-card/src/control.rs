@@ -227,7 +227,7 @@ pub extern "C" fn mock_card_link(fabric: u32, one: u32, other: u32, up: c_int) -
 }
 
 /// The n-th request from now of a pair, or of any pair of the device if 0, completes with this
-/// status and is not carried out.
+/// status and is not carried out. With 65,536 added to the status it is, and its answer is lost.
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_fail(
     fabric: u32,

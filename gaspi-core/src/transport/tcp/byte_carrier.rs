@@ -4,9 +4,13 @@
 //! A connection begins on its socket. Once it may use something faster its sender says so behind a
 //! frame ([`Frame::Switch`](crate::wire::frame::Frame)), and everything behind goes the other way:
 //! the order of a connection is that of its bytes, whatever carries them.
+//!
+//! Where the carrier ends before the connection does, the bytes go back to the socket. So the
+//! carrier keeps what may not have arrived.
 
 use crate::os::socket::Piece;
-use crate::transport::payload::ChannelMessage;
+use crate::transport::payload::{ChannelMessage, Payload};
+use crate::wire::message::Put;
 use std::fmt::Debug;
 use std::io;
 
@@ -21,16 +25,28 @@ pub(crate) enum Ahead {
     GoesAlong,
 }
 
+/// What was sent by a carrier that is no more, and may not have arrived.
+#[derive(Debug)]
+pub(crate) enum Kept {
+    Bytes(Vec<u8>),
+    /// Data of a message, which was written ahead of it, and where it belongs.
+    Data(Put, Payload),
+}
+
 /// The sending half.
 pub(crate) trait ByteCarrier: Debug + Send + Sync {
     /// The number by which the peer tells these bytes from others.
     fn number(&self) -> u32;
 
+    /// The number of the attempt by which it came to be: what ends with one ends with all before.
+    fn attempt(&self) -> u32;
+
     /// Sends bytes of both pieces, in order, as many as there is room for; how many. Where there is
     /// none for any, whoever makes room flushes the connection.
     ///
     /// # Errors
-    /// EAGAIN without room; anything else ends the connection.
+    /// EAGAIN without room, or where the bytes are to [go back](ByteCarrier::take_back); anything
+    /// else ends the connection.
     ///
     /// # Safety
     /// The pieces are readable.
@@ -45,4 +61,8 @@ pub(crate) trait ByteCarrier: Debug + Send + Sync {
 
     /// Whether all has arrived. If not, the connection is flushed when it has.
     fn is_drained(&self) -> bool;
+
+    /// What has not arrived, in order, where the peer has handled so many messages and will handle
+    /// no more. `None` if that cannot be, or is not known.
+    fn take_back(&self, messages: u64) -> Option<Vec<Kept>>;
 }

@@ -19,7 +19,7 @@ use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier};
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::send_queue::{
-    Carrying, Item, Outgoing, SMALL, SendQueue, Withheld, send,
+    ByPage, Carrying, Item, Outgoing, SMALL, SendQueue, Withheld, send,
 };
 use crate::wire::frame::Frame;
 use crate::wire::message::Stream;
@@ -106,8 +106,8 @@ impl Connection {
         pipes: &Arc<Pipes>,
         withheld: Withheld,
     ) -> Connection {
-        let pipes = Some(Arc::clone(pipes));
-        let mut out = SendQueue { pipes, withheld, ..SendQueue::default() };
+        let by_page = ByPage::through(pipes);
+        let mut out = SendQueue { by_page, withheld, ..SendQueue::default() };
         Frame::Epoch { count: epoch }.append_to(&mut out.wire);
         Connection { epoch, out: Mutex::new(out), ..Connection::new(token, peer, false) }
     }
@@ -375,6 +375,9 @@ impl Connection {
         let mut blocked = false;
         out.coalescing.on_flush();
         loop {
+            if out.going_back.has_any_beside() {
+                blocked |= self.send_beside(poll, fd, out)?;
+            }
             if out.sent == 0 && out.body.is_none() {
                 out.begin_switch();
                 if !out.is_switching() {
@@ -574,7 +577,8 @@ impl Connection {
         let begins = matches!(out.carrying, Carrying::Socket) && self.fd().is_some();
         // A goodbye that is to be said waits for data.
         let ends = out.usage.is_ending() && out.withheld.is_empty();
-        if !begins || ends || out.usage.is_broken() {
+        let over = out.going_back.has_ended(carrier.attempt());
+        if !begins || ends || over || out.usage.is_broken() {
             return false;
         }
         out.carrying = Carrying::Next(carrier);
@@ -583,7 +587,7 @@ impl Connection {
         true
     }
 
-    /// What carries its bytes has failed: it comes to its end.
+    /// What carries its bytes has failed, and they cannot go back: it comes to its end.
     pub(crate) fn abort(&self) {
         if let Some(fd) = self.fd() {
             socket::shut_down(fd);
@@ -591,5 +595,6 @@ impl Connection {
     }
 }
 
+mod going_back;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use crate::os::event::Epoll;
 use crate::os::tcp;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::transport::numbers::NumberMap;
-use crate::transport::tcp::connection::Connection;
+use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::poll_sets::CONNECTIONS;
 use crate::transport::tcp::send_queue::Withheld;
@@ -135,7 +135,7 @@ impl Connections {
     }
 
     /// Those with `peer`, of another node.
-    pub(super) fn with(&self, peer: Rank) -> Vec<Arc<Connection>> {
+    pub(crate) fn with(&self, peer: Rank) -> Vec<Arc<Connection>> {
         let of_it = |open: &&Arc<Connection>| !open.local && open.peer() == Some(peer.0);
         self.by_token.lock().values().filter(of_it).cloned().collect()
     }
@@ -172,6 +172,29 @@ impl Connections {
         // What has a number below the highest one is known to be late.
         of_it.retain(|_, token| self.get(*token).is_some());
         of_it.insert(number, connection.token);
+    }
+
+    /// `peer` says on a connection that what follows the bytes of this number comes by the socket.
+    ///
+    /// # Errors
+    /// They are not those of the connection.
+    pub(super) fn switch_back(
+        &self,
+        peer: Rank,
+        number: u32,
+        connection: &Connection,
+    ) -> std::result::Result<(), Broken> {
+        let mut tokens = self.switched.tokens.lock();
+        let of_it = tokens.entry(peer).or_default();
+        let known = of_it.get(&number) == Some(&connection.token);
+        of_it.remove(&number).filter(|_| known).map(|_| ()).ok_or(Broken)
+    }
+
+    /// The number of the bytes of a connection that come otherwise than by its socket.
+    pub(crate) fn number_of(&self, peer: Rank, connection: &Connection) -> Option<u32> {
+        let tokens = self.switched.tokens.lock();
+        let mut of_it = tokens.get(&peer)?.iter();
+        of_it.find(|(_, token)| **token == connection.token).map(|(number, _)| *number)
     }
 
     /// Whose bytes of this number are.

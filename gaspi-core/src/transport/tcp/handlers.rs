@@ -34,8 +34,11 @@ impl<'a> Tcp<'a> {
         let Some(peer) = connection.peer().map(Rank) else {
             return self.greet(connection, &frame).map(|()| 0);
         };
-        let action = self.target().handle(peer, connection.token, &mut incoming.served, frame);
-        self.act(connection, peer, action)
+        match self.target().handle(peer, connection.token, &mut incoming.served, frame) {
+            Action::Own(frame) => self.handle_own(connection, incoming, peer, frame)?,
+            action => return self.act(connection, action),
+        }
+        Ok(0)
     }
 
     /// The payload that was expected on a connection is complete.
@@ -46,10 +49,10 @@ impl<'a> Tcp<'a> {
     ) -> Result<(), Broken> {
         let Some(peer) = connection.peer().map(Rank) else { return Err(Broken) };
         let action = self.target().arrived(peer, &mut incoming.served);
-        self.act(connection, peer, action).map(|_| ())
+        self.act(connection, action).map(|_| ())
     }
 
-    fn act(self, connection: &Connection, peer: Rank, action: Action) -> Result<u64, Broken> {
+    fn act(self, connection: &Connection, action: Action) -> Result<u64, Broken> {
         let data = &self.table.sets.data;
         match action {
             Action::Nothing => {}
@@ -71,14 +74,19 @@ impl<'a> Tcp<'a> {
                 connection.answer_in_stream(data, stream.queue, Item::Frame(answer));
             }
             Action::Answered => self.table.let_go(self.up, connection),
-            Action::Abort => return Err(Broken),
-            Action::Own(frame) => self.handle_own(connection, peer, frame)?,
+            Action::Abort | Action::Own(_) => return Err(Broken),
         }
         Ok(0)
     }
 
     /// Handles what connections say of themselves.
-    fn handle_own(self, connection: &Connection, peer: Rank, frame: Frame) -> Result<(), Broken> {
+    fn handle_own(
+        self,
+        connection: &Connection,
+        incoming: &mut Incoming,
+        peer: Rank,
+        frame: Frame,
+    ) -> Result<(), Broken> {
         match frame {
             Frame::Ack { puts } => self.table.acknowledged(self.up, connection, puts),
             Frame::Goodbye => {
@@ -93,10 +101,32 @@ impl<'a> Tcp<'a> {
             Frame::Epoch { count } => {
                 return self.table.note_epoch(self.up, connection, peer, count);
             }
-            Frame::Switch { number } => {
+            Frame::Switch { attempt, number } => {
                 self.table.connections.switch(peer, number, connection);
                 // It may have come already.
                 self.up.catch_up();
+                if let Some(messages) = self.up.came_by_ended(peer, attempt, number) {
+                    // The sender may not have heard of that on this connection.
+                    let back = Frame::Back { attempt, number, messages };
+                    connection.say_back(&self.table.sets.data, &back)?;
+                }
+            }
+            // What is about another carrier comes by the socket.
+            Frame::Back { attempt, number, messages } if incoming.messages == 0 => {
+                self.up.ended_messages(peer, attempt);
+                let data = &self.table.sets.data;
+                if connection.go_back(data, (attempt, number, messages))? {
+                    // It may be carried again, and whoever waits has room now.
+                    self.table.connections.note_news();
+                    self.table.sets.wakeup.wake();
+                    self.up.ranks().wake_own();
+                }
+            }
+            Frame::Resume { number } if incoming.messages == 0 => {
+                self.table.connections.switch_back(peer, number, connection)?;
+                if let Some(other) = self.up.take_incoming(peer, number) {
+                    incoming.take_over(other);
+                }
             }
             Frame::Release => {
                 connection.note_release();

@@ -48,6 +48,10 @@ pub(crate) struct Incoming {
     few: usize,
     /// How often something was read.
     reads: u32,
+    /// Of what comes otherwise than by the socket: how many messages were handled.
+    pub(crate) messages: u64,
+    /// Another carrier has left this in the middle of a frame.
+    taken_over: bool,
 }
 
 /// The receiving side of all connections.
@@ -375,13 +379,20 @@ impl Receiver {
         tcp: Tcp<'_>,
         connection: &Connection,
         incoming: &mut Incoming,
-        end: usize,
+        mut end: usize,
     ) -> Result<(), Broken> {
         catch_up(tcp, connection);
         let mut start = 0;
         while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
             start += taken;
             let size = tcp.handle(connection, incoming, frame)?;
+            if incoming.taken_over {
+                (start, end) = self.resume(tcp, connection, incoming, (start, end))?;
+                if incoming.served.body.is_some() {
+                    break;
+                }
+                continue;
+            }
             if let Some(body) = &mut incoming.served.body {
                 let here = &self.buffer[start..end];
                 let here = &here[..here.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
@@ -473,16 +484,7 @@ impl Incoming {
                 let len = usize::try_from(body.left).map_or(bytes.len(), |l| l.min(bytes.len()));
                 let (here, behind) = bytes.split_at(len);
                 bytes = behind;
-                let peer = connection.peer().map(Rank);
-                match peer.and_then(|peer| tcp.target().receive_target(peer, body)) {
-                    Some(target) => {
-                        // SAFETY: the rest of the payload has room there.
-                        unsafe { target.pointer.copy_from_nonoverlapping(here.as_ptr(), len) };
-                        drop(target);
-                        body.advance(len as u64);
-                    }
-                    None => tcp.target().store(body, here),
-                }
+                resumed::store(tcp, connection, body, here);
                 if body.left == 0 {
                     tcp.arrived(connection, self)?;
                 }
@@ -513,6 +515,8 @@ impl Incoming {
         std::mem::take(&mut self.served.completed)
     }
 }
+
+mod resumed;
 
 /// After something was received, before it is handled: what it speaks of comes first.
 fn catch_up(tcp: Tcp<'_>, connection: &Connection) {

@@ -5,6 +5,7 @@
 //! that a small request of another queue waits for a chunk at most. Small frames share a system
 //! call. Nothing here waits.
 
+mod going_back;
 mod room;
 mod unacknowledged;
 mod usage;
@@ -23,6 +24,7 @@ use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 pub(crate) use crate::wire::frame::Encode;
 use crate::wire::frame::Frame;
 use crate::wire::message::{Put, RemoteAddress, Stream};
+use going_back::{GoingBack, SentAgain};
 use room::Room;
 use std::collections::VecDeque;
 use std::io;
@@ -118,6 +120,20 @@ impl OutgoingBody {
     }
 }
 
+/// The way of payloads that go page by page, and what is on it.
+#[derive(Debug, Default)]
+pub(super) struct ByPage {
+    pipes: Option<Arc<Pipes>>,
+    pipe: Option<PipeGuard>,
+}
+
+impl ByPage {
+    /// Nothing is on its way through one of these yet.
+    pub(super) fn through(pipes: &Arc<Pipes>) -> ByPage {
+        ByPage { pipes: Some(Arc::clone(pipes)), pipe: None }
+    }
+}
+
 /// Stands for a payload whose memory is gone.
 static ZEROES: [u8; 4096] = [0; 4096];
 
@@ -139,11 +155,10 @@ pub(super) struct SendQueue {
     pub(super) usage: Usage,
     /// When requests are held back.
     pub(super) coalescing: Coalescing,
-    /// Where payloads go page by page, and what is on this way.
-    pub(super) pipes: Option<Arc<Pipes>>,
-    pub(super) pipe: Option<PipeGuard>,
+    pub(super) by_page: ByPage,
     pub(super) carrying: Carrying,
     pub(super) withheld: Withheld,
+    pub(super) going_back: GoingBack,
 }
 
 /// What carries the bytes.
@@ -156,6 +171,8 @@ pub(super) enum Carrying {
     /// The same, which the peer is being told.
     Switching(Arc<dyn ByteCarrier>),
     Other(Arc<dyn ByteCarrier>),
+    /// The socket, which brings once more what another one may not have.
+    Again(Box<SentAgain>),
 }
 
 impl Carrying {
@@ -189,20 +206,21 @@ impl Carrying {
 
 impl SendQueue {
     /// Tells the peer that another carrier follows, once nothing is on the way of which a part has
-    /// been sent.
+    /// been sent; or puts on the wire what is sent again.
     pub(super) fn begin_switch(&mut self) {
         if !matches!(self.carrying, Carrying::Next(_)) {
-            return;
+            return self.refill_again();
         }
         let is_begun = |item: &Item| matches!(item, Item::Put { sent, .. } if *sent > 0);
         let begun = |items: &VecDeque<Item>| items.front().is_some_and(is_begun);
-        let whole = self.wire.is_empty() && self.body.is_none() && self.pipe.is_none();
+        let whole = self.wire.is_empty() && self.body.is_none() && self.by_page.pipe.is_none();
         if !whole || self.streams.iter().any(|(_, items)| begun(items)) {
             return;
         }
         match std::mem::take(&mut self.carrying) {
             Carrying::Next(carrier) => {
-                Frame::Switch { number: carrier.number() }.append_to(&mut self.wire);
+                let (attempt, number) = (carrier.attempt(), carrier.number());
+                Frame::Switch { attempt, number }.append_to(&mut self.wire);
                 self.carrying = Carrying::Switching(carrier);
             }
             carrying => self.carrying = carrying,
@@ -211,12 +229,11 @@ impl SendQueue {
 
     /// Whether the next bytes are the first that go by another carrier.
     pub(super) fn has_switched(&mut self) -> bool {
-        if !self.is_switching() || !self.wire.is_empty() {
+        let Carrying::Switching(carrier) = &self.carrying else { return false };
+        if !self.wire.is_empty() {
             return false;
         }
-        if let Carrying::Switching(carrier) = std::mem::take(&mut self.carrying) {
-            self.carrying = Carrying::Other(carrier);
-        }
+        self.carrying = Carrying::Other(Arc::clone(carrier));
         let mut frames = self.withheld.take();
         frames.append(&mut self.control);
         self.control = frames;
@@ -233,9 +250,10 @@ impl SendQueue {
         }
     }
 
-    /// Whether nothing may be put on the wire, since the peer is told of another carrier.
+    /// Whether nothing may be put on the wire, since the peer is told of another carrier, or hears
+    /// once more what another one has not brought.
     pub(super) fn is_switching(&self) -> bool {
-        matches!(self.carrying, Carrying::Switching(_))
+        matches!(self.carrying, Carrying::Switching(_) | Carrying::Again(_))
     }
 
     /// Takes note of a request. Whether it is held back, and the time if it comes soon after the
@@ -471,10 +489,11 @@ impl SendQueue {
         }
         self.control.clear();
         self.withheld.take();
+        self.carrying.forget_again();
         self.wire = Vec::new();
         self.sent = 0;
         self.body = None;
-        self.pipe = None;
+        self.by_page.pipe = None;
         lost
     }
 }
@@ -515,7 +534,7 @@ fn send_copied(fd: BorrowedFd<'_>, out: &SendQueue) -> io::Result<usize> {
     let rest = match &out.body {
         None => Piece::of(&[]),
         Some(body) if accepts.as_ref().is_some_and(|accepts| **accepts) => body.rest(),
-        Some(body) if body.payload.is_of_user() => {
+        Some(body) if body.payload.is_of_user() || out.carrying.is_sending_again() => {
             return Err(io::ErrorKind::ConnectionAborted.into());
         }
         Some(body) => Piece::of(&ZEROES[..ZEROES.len().min((body.size - body.sent) as usize)]),
@@ -533,8 +552,8 @@ fn send_copied(fd: BorrowedFd<'_>, out: &SendQueue) -> io::Result<usize> {
 /// it.
 fn send_by_page(fd: BorrowedFd<'_>, out: &mut SendQueue) -> io::Result<Option<usize>> {
     let Some(body) = out.body.as_ref().filter(|body| body.piped) else { return Ok(None) };
-    let pipe = out.pipe.take().or_else(|| {
-        out.pipes.as_ref().filter(|_| out.descriptors.is_empty()).and_then(Pipes::acquire)
+    let pipe = out.by_page.pipe.take().or_else(|| {
+        out.by_page.pipes.as_ref().filter(|_| out.descriptors.is_empty()).and_then(Pipes::acquire)
     });
     let Some(mut pipe) = pipe else { return Ok(None) };
     if out.sent < out.wire.len() {
@@ -559,7 +578,7 @@ fn send_by_page(fd: BorrowedFd<'_>, out: &mut SendQueue) -> io::Result<Option<us
             Ok(None)
         }
         moved => {
-            out.pipe = Some(pipe).filter(PipeGuard::is_used);
+            out.by_page.pipe = Some(pipe).filter(PipeGuard::is_used);
             moved.map(Some)
         }
     }

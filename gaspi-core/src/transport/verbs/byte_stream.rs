@@ -4,14 +4,15 @@
 //! A lane of its own carries them, one connection at a time. Its messages hold bytes as a socket
 //! would, behind a number that tells which connection they belong to: the peer has said it on the
 //! socket ([`Frame::Switch`](crate::wire::frame::Frame)). So the order of a connection holds,
-//! whatever carries it, and what breaks the pair breaks the connection, with all that follows from
-//! that.
+//! whatever carries it. A pair that ends hands the connections that it has carried
+//! [back](super::going_back) to their sockets, or breaks them.
 //!
-//! Invariants: bytes of a number are handled only once the socket has brought the number, and in
-//! their order; a pair that ends ends the connections that it has carried.
+//! Invariant: bytes of a number are handled only once the socket has brought the number, and in
+//! their order.
 
+use super::kept::KeptBytes;
 use super::lane::{Lane, LaneState};
-use super::queue_pair::STREAM_HEAD;
+use super::queue_pair::{PostedBytes, STREAM_HEAD};
 use super::receives::Receives;
 use super::{STREAM, Verbs};
 use crate::ids::Rank;
@@ -22,25 +23,42 @@ use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 use crate::transport::numbers::NumberMap;
 use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier};
+use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier, Kept};
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connections::Owner;
 use crate::transport::tcp::receive::Incoming;
 use std::collections::VecDeque;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Pairs with a peer that have failed before its connections stay with their sockets.
 pub(super) const FAILURES: u32 = 3;
 
+/// What may not have arrived of the bytes of a connection whose pair is no more.
+type KeptPlace = Mutex<Option<KeptBytes>>;
+
+/// Who sends by a lane.
+#[derive(Debug, Default)]
+struct Sender {
+    /// The name of the connection.
+    token: Option<u64>,
+    /// That of its bytes, or of the last ones that there were.
+    number: u32,
+    /// Of its carrier, which may be gone.
+    kept: Weak<KeptPlace>,
+}
+
 /// Which connection sends by a lane.
 #[derive(Debug, Default)]
 pub(super) struct StreamUser {
-    /// Its name, and the number of its bytes.
-    of: Mutex<(Option<u64>, u32)>,
+    of: Mutex<Sender>,
     /// Whether it waits for room, or until all has arrived.
     waits: AtomicBool,
     failures: AtomicU32,
+    /// The last attempt whose pair connections have left for their sockets.
+    left: AtomicU32,
+    /// Whether another pair is to be tried once the peer's end of the last one is gone too.
+    tries_again: AtomicBool,
 }
 
 impl StreamUser {
@@ -59,6 +77,29 @@ impl StreamUser {
         self.failures.load(Ordering::Relaxed)
     }
 
+    /// Whether another pair is to be tried once the peer's end of the last one is gone.
+    pub(super) fn try_again_later(&self, again: bool) {
+        self.tries_again.store(again, Ordering::Relaxed);
+    }
+
+    /// Whether it is, now.
+    pub(super) fn takes_try(&self) -> bool {
+        self.tries_again.swap(false, Ordering::Relaxed)
+    }
+
+    /// The pair of this attempt is no more, and what may not have arrived goes by the socket.
+    pub(super) fn keep(&self, attempt: u32, kept: Option<KeptBytes>) {
+        let mut of = self.of.lock();
+        if let Some(place) = of.kept.upgrade() {
+            *place.lock() = kept.filter(|kept| kept.number == of.number);
+        }
+        of.token = None;
+        drop(of);
+        self.left.store(attempt, Ordering::Relaxed);
+        // Nothing ends any more that it could wait for.
+        self.waits.store(false, Ordering::SeqCst);
+    }
+
     /// Pairs are tried again, however many have failed.
     pub(super) fn forget_failures(&self) {
         self.failures.store(0, Ordering::Relaxed);
@@ -74,9 +115,24 @@ struct DeviceBytes {
     number: u32,
     /// Of the progress thread, since nobody else may see when there is room.
     wakeup: Arc<Wakeup>,
+    /// Of the device: whether somebody has to look at its lanes.
+    has_stalled: Arc<AtomicBool>,
+    kept: Arc<KeptPlace>,
 }
 
 impl DeviceBytes {
+    /// Whether the pair is no more.
+    fn is_gone(&self, state: &LaneState) -> bool {
+        state.pair.is_none() || state.pairing.attempt() != self.attempt
+    }
+
+    /// The device has refused a request: the pair is to be taken down.
+    fn fail(&self, state: &mut LaneState, reason: &str) {
+        state.note_failure(reason, false);
+        self.has_stalled.store(true, Ordering::Release);
+        self.wakeup.wake();
+    }
+
     /// Has the connection flushed when something has ended.
     fn wait(&self) {
         if !self.lane.user.waits.swap(true, Ordering::SeqCst) {
@@ -90,23 +146,37 @@ impl ByteCarrier for DeviceBytes {
         self.number
     }
 
+    fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
     unsafe fn send(&self, pieces: [Piece; 2]) -> io::Result<usize> {
+        let full = || Err(io::Error::from_raw_os_error(libc::EAGAIN));
         let mut state = self.lane.lock();
         if !state.is_up_since(self.attempt) {
-            return Err(io::ErrorKind::BrokenPipe.into());
+            if self.is_gone(&state) && self.lane.user.left.load(Ordering::Relaxed) < self.attempt {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            // Until the peer has said what it has handled.
+            return full();
         }
         // SAFETY: as the caller says.
-        match unsafe { state.post_bytes(self.number, pieces) } {
+        let posted = unsafe { state.post_bytes(self.number, pieces) };
+        if state.has_failed() {
+            self.has_stalled.store(true, Ordering::Release);
+            self.wakeup.wake();
+        }
+        match posted {
             Ok(0) => {
                 // Where this fails the completion tells.
                 let _ = state.signal();
                 self.wait();
-                Err(io::Error::from_raw_os_error(libc::EAGAIN))
+                full()
             }
             Ok(sent) => Ok(sent),
             Err(reason) => {
-                state.note_failure(&reason, false);
-                Err(io::Error::other(reason))
+                self.fail(&mut state, &reason);
+                full()
             }
         }
     }
@@ -133,7 +203,8 @@ impl ByteCarrier for DeviceBytes {
         let in_place = message.in_place();
         // Copied without the lock.
         // SAFETY: as the caller says.
-        let Some(data) = (unsafe { LaneState::data_of(message, in_place.as_ref()) }) else {
+        let Some(data) = (unsafe { LaneState::data_of(self.number, message, in_place.as_ref()) })
+        else {
             return Ahead::GoesAlong;
         };
         let mut state = self.lane.lock();
@@ -141,7 +212,7 @@ impl ByteCarrier for DeviceBytes {
             Ahead::Written => match state.post_data(data) {
                 Ok(()) => Ahead::Written,
                 Err(reason) => {
-                    state.note_failure(&reason, false);
+                    self.fail(&mut state, &reason);
                     Ahead::GoesAlong
                 }
             },
@@ -151,13 +222,66 @@ impl ByteCarrier for DeviceBytes {
 
     fn is_drained(&self) -> bool {
         let mut state = self.lane.lock();
-        // What was posted to a pair that is gone never arrives.
-        let drained = !state.is_up_since(self.attempt) || state.has_ended_all();
+        if self.is_gone(&state) {
+            // What was posted and did not arrive goes by the socket, or never does.
+            return self.kept.lock().as_ref().is_none_or(KeptBytes::is_empty);
+        }
+        let drained = state.has_ended_all();
         if !drained {
             let _ = state.signal();
             self.wait();
         }
         drained
+    }
+
+    fn take_back(&self, messages: u64) -> Option<Vec<Kept>> {
+        match self.kept.lock().take() {
+            Some(kept) => kept.behind(messages),
+            // Nothing was posted.
+            None => (messages == 0).then(Vec::new),
+        }
+    }
+}
+
+impl LaneState {
+    /// Posts bytes of a connection, as many as there is room for; how many.
+    ///
+    /// # Errors
+    /// What the device says.
+    ///
+    /// # Safety
+    /// The pieces are readable.
+    pub(super) unsafe fn post_bytes(
+        &mut self,
+        number: u32,
+        mut pieces: [Piece; 2],
+    ) -> Result<usize, String> {
+        let mut sent = 0;
+        while pieces[0].len + pieces[1].len > 0 && self.room() > 0 {
+            let (id, freed) = (self.direct.next(), self.direct.freed());
+            let signalled = self.is_signalled(self.room());
+            let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
+            let along = self.posted.along(id, pair.limits().depth);
+            // SAFETY: as the caller says.
+            let posted =
+                unsafe { pair.post_bytes((id, freed), (number, pieces), signalled, along) };
+            let PostedBytes { size, len, signalled, buffer } = match posted {
+                Ok(Some(posted)) => posted,
+                Ok(None) => break,
+                // What was posted before is kept, as what is under way.
+                Err(reason) if sent > 0 => {
+                    self.note_failure(&reason, false);
+                    break;
+                }
+                Err(reason) => return Err(reason),
+            };
+            self.direct.posted(signalled);
+            self.posted.note(id, number, (len, buffer));
+            sent += size;
+            let first = size.min(pieces[0].len);
+            pieces = [pieces[0].behind(first), pieces[1].behind(size - first)];
+        }
+        Ok(sent)
     }
 }
 
@@ -171,9 +295,11 @@ pub(super) struct Chunk {
 /// What has come of connections.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    incoming: NumberMap<(Rank, u32), Incoming>,
+    pub(super) incoming: NumberMap<(Rank, u32), Incoming>,
     /// Messages of which the socket has not told yet.
-    parked: VecDeque<(Rank, u32, Chunk)>,
+    pub(super) parked: VecDeque<(Rank, u32, Chunk)>,
+    /// Those of which the peer has been told as handled, though their pair is no more.
+    pub(super) counted: Vec<(Rank, u32)>,
     /// Whose peers wait for acknowledgements.
     ack_due: Vec<Arc<Connection>>,
 }
@@ -220,20 +346,32 @@ impl Verbs<'_> {
         let new = || Arc::new(Lane::new(STREAM, peer));
         let lane = self.table.place(STREAM, peer).share_or_init(new);
         let mut of = lane.user.of.lock();
-        if of.0.is_some_and(|token| self.stream.connections.get(token).is_some()) {
+        if of.token.is_some_and(|token| self.stream.connections.get(token).is_some()) {
             // Once that has ended.
             return;
         }
-        let number = of.1 + 1;
-        let wakeup = Arc::clone(&self.stream.sets.wakeup);
-        let bytes = Arc::new(DeviceBytes { lane: Arc::clone(&lane), attempt, number, wakeup });
-        *of = (Some(connection.token), number);
+        let (number, kept) = (of.number + 1, Arc::default());
+        *of = Sender { token: Some(connection.token), number, kept: Arc::downgrade(&kept) };
         drop(of);
-        if connection.carry_by(&self.stream.sets.data, bytes) {
+        let wakeup = Arc::clone(&self.stream.sets.wakeup);
+        let has_stalled = Arc::clone(&self.table.has_stalled);
+        let lane_of_it = Arc::clone(&lane);
+        let bytes = DeviceBytes { lane: lane_of_it, attempt, number, wakeup, has_stalled, kept };
+        if connection.carry_by(&self.stream.sets.data, Arc::new(bytes)) {
+            let state = lane.lock();
+            if state.pair.is_none() || state.pairing.attempt() != attempt {
+                // Another pair may carry it, once it is back on its socket.
+                lane.user.of.lock().token = None;
+            }
+            drop(state);
             // Messages may wait for that.
             self.up.ranks().wake_own();
         } else {
-            lane.user.of.lock().0 = None;
+            lane.user.of.lock().token = None;
+            if connection.is_sending_again() {
+                // Once that has been sent.
+                self.stream.connections.note_news();
+            }
         }
     }
 
@@ -246,7 +384,7 @@ impl Verbs<'_> {
         if !lane.user.waits.swap(false, Ordering::SeqCst) {
             return;
         }
-        let token = lane.user.of.lock().0;
+        let token = lane.user.of.lock().token;
         let Some(connection) = token.and_then(|token| self.stream.connections.get(token)) else {
             return;
         };
@@ -259,7 +397,7 @@ impl Verbs<'_> {
     /// The pair of a lane has ended, and the connections that it has carried with it. With the
     /// lane's lock.
     pub(super) fn abort_connections(self, lane: &Lane) {
-        let sender = lane.user.of.lock().0.take();
+        let sender = lane.user.of.lock().token.take();
         let sender = sender.and_then(|token| self.stream.connections.get(token));
         let receivers = self.stream.connections.switched_by(lane.peer);
         sender.iter().chain(&receivers).for_each(|connection| connection.abort());
@@ -290,6 +428,14 @@ impl Verbs<'_> {
         }
     }
 
+    /// Whether the socket may still tell of a number that it has not told of. Without a pair it has
+    /// ended before it could, unless the peer relies on what has come.
+    fn may_be_told_of(self, receives: &Receives, peer: Rank, number: u32) -> bool {
+        let counted = receives.streams.counted.contains(&(peer, number));
+        (counted && !self.stream.connections.with(peer).is_empty())
+            || self.table.lane(STREAM, peer).lock().pair.is_some()
+    }
+
     /// Handles messages of which the socket has told meanwhile; how many.
     pub(super) fn feed_parked(self, receives: &mut Receives) -> usize {
         let mut fed = 0;
@@ -305,8 +451,7 @@ impl Verbs<'_> {
                     self.feed(receives, &connection, (peer, number), chunk);
                     fed += 1;
                 }
-                // Without a pair its connection has ended before it could be told.
-                Owner::Unknown if self.table.lane(STREAM, peer).lock().pair.is_some() => {
+                Owner::Unknown if self.may_be_told_of(receives, peer, number) => {
                     kept.push((peer, number));
                     receives.streams.parked.push_back((peer, number, chunk));
                 }
@@ -330,6 +475,7 @@ impl Verbs<'_> {
             receives.streams.incoming.retain(|(peer, number), _| !gone(*peer, *number));
         }
         let mut incoming = known.unwrap_or_default();
+        incoming.messages += 1;
         let tcp = Tcp { table: self.stream, up: self.up };
         let bytes = &receives.bytes(chunk.place, chunk.len)[STREAM_HEAD..];
         let result = incoming.feed(tcp, connection, bytes);

@@ -7,12 +7,14 @@
 //! Invariant: the device knows the memory until each write from it has ended: what is no segment is
 //! shared until then, and the delete of a segment waits.
 
+use super::kept::KeptData;
 use super::lane::{Kind, LaneState};
 use super::queue_pair::QueuePair;
 use super::work::{Local, Remote, WorkRequest};
 use crate::segment::prepared::Prepared;
 use crate::transport::payload::{ChannelMessage, InPlace};
 use crate::transport::tcp::byte_carrier::Ahead;
+use crate::wire::message::{Put, RemoteAddress};
 use std::sync::Arc;
 
 /// Data of a message, and where it goes.
@@ -22,6 +24,8 @@ pub(super) struct Data {
     size: u64,
     /// The memory, as the device knows it, unless it is a segment.
     memory: Option<Arc<Prepared>>,
+    /// The same for a socket.
+    kept: KeptData,
 }
 
 impl LaneState {
@@ -31,6 +35,7 @@ impl LaneState {
     /// # Safety
     /// The data is readable, and nobody else uses the slot.
     pub(super) unsafe fn data_of(
+        number: u32,
         message: &ChannelMessage<'_>,
         in_place: Option<&InPlace<'_>>,
     ) -> Option<Data> {
@@ -38,15 +43,20 @@ impl LaneState {
         let (head, size) = (message.head.len() as u64, message.data.len as u64);
         let to = copy.to.behind(head);
         let remote = Remote { address: to.address, key: to.key };
+        let place =
+            RemoteAddress { offset: message.put.remote.offset + head, ..message.put.remote };
+        let put = Put { remote: place, size, ..message.put };
         if let Some(InPlace { key, memory, .. }) = in_place {
             let local = Local { address: message.data.pointer as u64, key: Some(*key) };
-            return Some(Data { local, remote, size, memory: memory.clone() });
+            let kept = KeptData { number, put, payload: message.in_its_place()? };
+            return Some(Data { local, remote, size, memory: memory.clone(), kept });
         }
         // SAFETY: as the caller says.
         unsafe { message.compose() };
         let address = message.slot.pointer(head) as u64;
         let local = Local { address, key: Some(copy.slot.local_key) };
-        Some(Data { local, remote, size, memory: Some(Arc::clone(&copy.slot)) })
+        let kept = KeptData { number, put, payload: message.slot.behind(head) };
+        Some(Data { local, remote, size, memory: Some(Arc::clone(&copy.slot)), kept })
     }
 
     /// Whether a write of so many bytes fits the send queue, now or once that has emptied.
@@ -71,7 +81,7 @@ impl LaneState {
     /// # Errors
     /// What the device says.
     pub(super) fn post_data(&mut self, data: Data) -> Result<(), String> {
-        let Data { mut local, mut remote, mut size, memory } = data;
+        let Data { mut local, mut remote, mut size, memory, kept } = data;
         let message = self.pair.as_ref().map_or(0, |pair| pair.limits().message);
         let (before, mut posted) = (self.direct.next(), Ok(()));
         while size > 0 && posted.is_ok() {
@@ -84,7 +94,8 @@ impl LaneState {
         }
         if self.direct.next() > before {
             self.counters.begun += 1;
-            self.note(Kind::Data { _memory: memory });
+            self.posted.begin(kept.number);
+            self.note(Kind::Data { _memory: memory, kept: Some(Box::new(kept)) });
         }
         posted
     }

@@ -1,9 +1,12 @@
 //! What has become of requests: collected with a lane's lock, told without it.
 
 use crate::ids::Rank;
+use crate::transport::tcp::connection::Connection;
 use crate::transport::{RequestFailure, Upcalls};
+use crate::wire::frame::Frame;
 use crate::wire::message::{Pairing, Stream};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Requests by their stream, in the order in which they ended. The first one lies here: the end of
 /// a lone request allocates nothing.
@@ -70,6 +73,17 @@ pub(super) struct Failure {
     pub(super) reason: String,
     /// Whether another attempt would meet it too, if the pair has not been up.
     pub(super) refuses: bool,
+    /// Connections leave it, and nothing has failed.
+    pub(super) is_return: bool,
+    /// Nothing comes by it any more, nor is anything sent.
+    pub(super) is_stopped: bool,
+}
+
+impl Failure {
+    /// It has failed, and was not stopped yet.
+    pub(super) fn new(reason: &str, refuses: bool) -> Failure {
+        Failure { reason: reason.to_owned(), refuses, is_return: false, is_stopped: false }
+    }
 }
 
 impl Ended {
@@ -102,5 +116,9 @@ impl Ended {
 #[derive(Debug, Default)]
 pub(super) struct Outbox {
     pub(super) messages: VecDeque<Pairing>,
+    /// What is said on connections, ahead of that.
+    pub(super) beside: VecDeque<(Arc<Connection>, Frame)>,
     pub(super) telling: bool,
+    /// Whether connections that the pair has carried go on without it.
+    pub(super) goes_back: bool,
 }

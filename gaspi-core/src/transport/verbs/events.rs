@@ -128,6 +128,7 @@ impl Verbs<'_> {
                     );
                     // The next request of each looks anew which carrier it has.
                     self.table.used(None).for_each(|lane| lane.lock().direct.take());
+                    self.leave_pairs();
                 }
                 Event::PortUp => {
                     if condition.change(Condition::Usable) {

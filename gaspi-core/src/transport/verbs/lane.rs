@@ -11,12 +11,12 @@ use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::Diverted;
 use super::ended::{Counts, Ended, Failure, Outbox};
 use super::guests::{Route, Sharing};
+use super::kept::{KeptData, Posted};
 use super::pairing::PairState;
 use super::queue_pair::QueuePair;
 use super::shown::Shown;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest, immediate};
 use crate::ids::{NotificationId, QueueId, Rank};
-use crate::os::socket::Piece;
 use crate::segment::Segment;
 use crate::segment::prepared::Prepared;
 use crate::sync::{Mutex, MutexGuard, slots};
@@ -79,6 +79,8 @@ pub(super) enum Kind {
     /// Data that was written ahead of a message, from memory that the device knows until then.
     Data {
         _memory: Option<Arc<Prepared>>,
+        /// Apart, so that what ends often stays small.
+        kept: Option<Box<KeptData>>,
     },
 }
 
@@ -101,7 +103,7 @@ impl Kind {
 pub(super) struct Sent {
     /// The number of its last work request.
     pub(super) last: u64,
-    kind: Kind,
+    pub(super) kind: Kind,
 }
 
 /// A queue and a peer, as a device carries them.
@@ -156,6 +158,8 @@ pub(super) struct LaneState {
     /// The bytes of the last message.
     message: Vec<u8>,
     pub(super) outbox: Outbox,
+    /// Messages of connections that are under way.
+    pub(super) posted: Posted,
 }
 
 /// Requests up to some time.
@@ -225,7 +229,13 @@ impl LaneState {
 
     /// Whoever looks next takes the pair down; the first failure counts.
     pub(super) fn note_failure(&mut self, reason: &str, refuses: bool) {
-        self.failed.get_or_insert_with(|| Failure { reason: reason.to_owned(), refuses });
+        self.failed.get_or_insert_with(|| Failure::new(reason, refuses));
+    }
+
+    /// The same where connections leave the pair, which nothing has failed on.
+    pub(super) fn note_return(&mut self, reason: &str) {
+        let failure = || Failure { is_return: true, ..Failure::new(reason, false) };
+        self.failed.get_or_insert_with(failure);
     }
 
     /// Stops the pair if it is to be taken down; whether it is.
@@ -233,17 +243,26 @@ impl LaneState {
         if let Some(reason) = self.direct.refusal() {
             self.note_failure(&reason, false);
         }
-        if self.failed.is_some() {
-            self.stop();
+        let is_stopped = self.failed.is_some() && self.stop();
+        if let Some(failure) = &mut self.failed {
+            failure.is_stopped = is_stopped;
         }
         self.failed.is_some()
     }
 
-    /// Nothing more comes by the pair.
-    pub(super) fn stop(&self) {
-        if let Some(pair) = &self.pair {
-            pair.stop();
-        }
+    /// Nothing more comes by the pair; false if the device does not stop it.
+    pub(super) fn stop(&self) -> bool {
+        self.pair.as_ref().is_none_or(QueuePair::stop)
+    }
+
+    /// Whether the pair is to be taken down, and nothing comes by it any more.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.failed.as_ref().is_some_and(|failure| failure.is_stopped)
+    }
+
+    /// Whether the pair is to be taken down.
+    pub(super) fn has_failed(&self) -> bool {
+        self.failed.is_some()
     }
 
     pub(super) fn take_failure(&mut self) -> Option<Failure> {
@@ -336,34 +355,6 @@ impl LaneState {
         self.pairing.is_up() && self.pairing.attempt() == attempt && self.failed.is_none()
     }
 
-    /// Posts bytes of a connection, as many as there is room for; how many.
-    ///
-    /// # Errors
-    /// What the device says.
-    ///
-    /// # Safety
-    /// The pieces are readable.
-    pub(super) unsafe fn post_bytes(
-        &mut self,
-        number: u32,
-        mut pieces: [Piece; 2],
-    ) -> Result<usize, String> {
-        let mut sent = 0;
-        while pieces[0].len + pieces[1].len > 0 && self.room() > 0 {
-            let (id, freed) = (self.direct.next(), self.direct.freed());
-            let signalled = self.is_signalled(self.room());
-            let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
-            // SAFETY: as the caller says.
-            let posted = unsafe { pair.post_bytes((id, freed), number, pieces, signalled) };
-            let Some((bytes, signalled)) = posted? else { break };
-            self.direct.posted(signalled);
-            sent += bytes;
-            let first = bytes.min(pieces[0].len);
-            pieces = [pieces[0].behind(first), pieces[1].behind(bytes - first)];
-        }
-        Ok(sent)
-    }
-
     pub(super) fn room(&self) -> u64 {
         let depth = self.pair.as_ref().map_or(0, |pair| u64::from(pair.limits().depth));
         depth.saturating_sub(self.direct.next() - self.direct.freed())
@@ -371,7 +362,7 @@ impl LaneState {
 
     /// Whether the next work request is signalled anyway. The last one that there is room for is:
     /// else nothing would make room.
-    fn is_signalled(&self, room: u64) -> bool {
+    pub(super) fn is_signalled(&self, room: u64) -> bool {
         room == 1 || self.direct.unsignalled() + 1 >= u64::from(SIGNAL_EVERY)
     }
 

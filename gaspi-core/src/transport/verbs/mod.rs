@@ -22,7 +22,9 @@ mod divert;
 mod ended;
 mod events;
 mod finish;
+mod going_back;
 mod guests;
+mod kept;
 mod lane;
 mod lane_bias;
 mod lone_run;
@@ -127,7 +129,7 @@ pub(crate) struct DeviceTable {
     resets: Resets,
     condition: DeviceCondition,
     /// Whether a lane has something waiting that nobody has looked at.
-    has_stalled: AtomicBool,
+    has_stalled: Arc<AtomicBool>,
     /// Why pairs with a peer ended last.
     troubles: Mutex<HashMap<Rank, Trouble>>,
     requests: Arc<PendingRequests>,
@@ -161,7 +163,7 @@ impl DeviceTable {
             forced,
             resets: Resets::default(),
             condition: DeviceCondition::of(&device),
-            has_stalled: AtomicBool::new(false),
+            has_stalled: Arc::default(),
             troubles: Mutex::default(),
             requests,
             posted_receives,
@@ -497,7 +499,10 @@ impl<'a> Verbs<'a> {
             return false;
         }
         self.drain(receives);
-        failed.iter().for_each(|lane| self.end_failed(lane));
+        for lane in failed {
+            self.prepare_to_go_back(receives, lane);
+            self.end_failed(lane);
+        }
         true
     }
 

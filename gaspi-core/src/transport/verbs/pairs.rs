@@ -3,6 +3,7 @@
 
 use super::budget::{NotMade, PairKind};
 use super::ended::{Ended, Failure};
+use super::going_back::PEER_IS_GONE;
 use super::lane::{Lane, LaneState};
 use super::pairing::{PairState, Step};
 use super::queue_pair::QueuePair;
@@ -50,6 +51,10 @@ impl Verbs<'_> {
             let steps = state.pairing.begin();
             self.carry_out(lane, &mut state, steps, &mut ended);
         }
+        if queue == STREAM && state.pairing.is_idle() && lane.user.takes_try() {
+            self.stream.connections.note_news();
+            self.stream.sets.wakeup.wake();
+        }
         self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, peer);
@@ -71,9 +76,12 @@ impl Verbs<'_> {
     /// Takes the pair of a lane down that has failed and been stopped.
     pub(super) fn end_failed(self, lane: &Lane) {
         let mut state = lane.lock();
-        let Some(Failure { reason, refuses }) = state.take_failure() else { return };
+        let Some(failure) = state.take_failure() else { return };
+        let Failure { reason, refuses, is_return, .. } = failure;
         // Where nothing else may carry messages they are errors, which tell why.
-        let was_last = lane.queue == STREAM && lane.user.note_failure();
+        let was_last = lane.queue == STREAM && !is_return && lane.user.note_failure();
+        // The rank whose end it was tries another one, not the one that has heard of it.
+        lane.user.try_again_later(reason != PEER_IS_GONE);
         if was_last && !self.table.has_to_carry_messages() {
             log::warn!(
                 "messages to {} go by TCP from now on: pairs for them have failed again and again, \
@@ -303,7 +311,7 @@ impl Verbs<'_> {
                     }
                 }
                 if queue == STREAM {
-                    self.abort_connections(lane);
+                    self.release_connections(lane, state);
                 }
                 if was_up {
                     state.lose_all(queue, ended);
@@ -328,7 +336,16 @@ impl Verbs<'_> {
         if state.outbox.telling {
             return;
         }
-        while let Some(pairing) = state.outbox.messages.pop_front() {
+        loop {
+            if let Some((connection, back)) = state.outbox.beside.pop_front() {
+                state.outbox.telling = true;
+                drop(state);
+                self.say_back(&connection, &back);
+                state = lane.lock();
+                state.outbox.telling = false;
+                continue;
+            }
+            let Some(pairing) = state.outbox.messages.pop_front() else { return };
             state.outbox.telling = true;
             drop(state);
             if lane.peer == self.up.ranks().me {

@@ -6,7 +6,7 @@ use super::device::{Handles, RECEIVE_BYTES, Registration, SENT_ENTRIES, SentQueu
 use super::post::{POSTING, Poster, part};
 use super::select::{GidEntry, written};
 use super::work::{
-    BUFFER_BYTES, EndAddress, INLINE, Limits, Local, RETRIES, Remote, WorkRequest, check,
+    Along, BUFFER_BYTES, EndAddress, Limits, Local, RETRIES, Remote, WorkRequest, check,
 };
 use crate::config::WriteEnd;
 use crate::ids::QueueId;
@@ -302,14 +302,14 @@ impl QueuePair {
         self.modify(attr, mask, "making a queue pair ready to send")
     }
 
-    /// Nothing is taken from the peer any more, and what is under way ends.
-    pub(super) fn stop(&self) {
+    /// Nothing is taken from the peer any more, and what is under way ends; whether the device has
+    /// done that.
+    pub(super) fn stop(&self) -> bool {
         // SAFETY: plain numbers.
         let mut attr: sys::ibv_qp_attr = unsafe { std::mem::zeroed() };
         attr.qp_state = sys::IBV_QPS_ERR;
-        if let Err(reason) = self.modify(attr, sys::IBV_QP_STATE, "stopping a queue pair") {
-            log::debug!("{reason}");
-        }
+        let stopped = self.modify(attr, sys::IBV_QP_STATE, "stopping a queue pair");
+        stopped.inspect_err(|reason| log::debug!("{reason}")).is_ok()
     }
 
     /// The buffers of messages, registered at first use.
@@ -487,27 +487,37 @@ impl Handles {
     }
 }
 
+/// A message with bytes of a connection, as it was posted.
+pub(super) struct PostedBytes {
+    /// How many bytes of the connection.
+    pub(super) size: usize,
+    pub(super) len: usize,
+    /// Whether its end is told.
+    pub(super) signalled: bool,
+    /// The buffer that it is sent from, unless it goes along.
+    pub(super) buffer: Option<usize>,
+}
+
 /// The bytes of connections.
 impl QueuePair {
-    /// Posts bytes as a message, as many as one takes: how many, and whether its end is told; none
-    /// without a free buffer, where requests below `freed` have ended.
+    /// Posts bytes as a message, as many as one takes; none without a free buffer, where requests
+    /// below `freed` have ended. What goes along is put together in `along`.
     ///
     /// # Safety
     /// The pieces are readable.
     pub(super) unsafe fn post_bytes(
         &mut self,
         (id, freed): (u64, u64),
-        number: u32,
-        pieces: [Piece; 2],
+        (number, pieces): (u32, [Piece; 2]),
         signalled: bool,
-    ) -> Result<Option<(usize, bool)>, String> {
+        along: &mut Along,
+    ) -> Result<Option<PostedBytes>, String> {
         let most = self.shape.bytes.min(self.limits.message as usize) - STREAM_HEAD;
         let size = (pieces[0].len + pieces[1].len).min(most);
         let len = STREAM_HEAD + size;
-        let mut along = [0; INLINE as usize];
         let goes_along = len <= along.len().min(self.limits.inline as usize);
-        let (to, key) = if goes_along {
-            (along.as_mut_ptr(), None)
+        let (to, key, buffer) = if goes_along {
+            (along.as_mut_ptr(), None, None)
         } else {
             let bytes = self.shape.bytes;
             let buffers = self.buffers()?;
@@ -518,7 +528,7 @@ impl QueuePair {
             buffers.users[at] = Some(id);
             buffers.next = (at + 1) % buffers.users.len();
             let to = buffers.memory[at * bytes..].as_mut_ptr();
-            (to, Some(buffers.registration.local_key()))
+            (to, Some(buffers.registration.local_key()), Some(at))
         };
         let first = size.min(pieces[0].len);
         // SAFETY: there is room for `len` bytes, and the pieces have so many.
@@ -547,7 +557,13 @@ impl QueuePair {
         let result =
             unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut work, &raw mut refused) };
         check(result, POSTING)?;
-        Ok(Some((size, signalled)))
+        Ok(Some(PostedBytes { size, len, signalled, buffer }))
+    }
+
+    /// What was sent last from a buffer.
+    pub(super) fn sent_from(&self, buffer: usize, len: usize) -> &[u8] {
+        let start = buffer * self.shape.bytes;
+        self.buffers.as_ref().map_or(&[], |buffers| &buffers.memory[start..start + len])
     }
 }
 

@@ -15,6 +15,8 @@ pub(super) const DEPTH: u32 = 128;
 pub(super) const RECEIVES: u32 = 1024;
 /// Bytes that are asked for to go along with a request; less does too.
 pub(super) const INLINE: u32 = 220;
+/// A message that goes along with its request.
+pub(super) type Along = [u8; INLINE as usize];
 /// Bytes of a message that does not go along with its request, at most.
 pub(super) const BUFFER_BYTES: usize = 256;
 /// Tries of a device before a request fails. Seven would mean for ever on some.

@@ -33,7 +33,9 @@ variants! { Frame, else Message(message):
     20 => Release,
     21 => Epoch { count },
     23 => TurnedAway { reason },
-    25 => Switch { number },
+    25 => Switch { attempt, number },
+    31 => Back { attempt, number, messages },
+    32 => Resume { number },
 }
 
 variants! { Message, else Group(message):

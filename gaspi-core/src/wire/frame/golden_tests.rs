@@ -146,7 +146,9 @@ fn connections() -> Vec<Frame> {
         Frame::Goodbye,
         Frame::Release,
         Frame::TurnedAway { reason: String::new() },
-        Frame::Switch { number: 0x0102_0304 },
+        Frame::Switch { attempt: 0x0102_0304, number: 5 },
+        Frame::Back { attempt: 0x0102_0304, number: 5, messages: 0x1112_1314_1516_1718 },
+        Frame::Resume { number: 0x0102_0304 },
     ]
 }
 
@@ -173,7 +175,7 @@ fn fields_beyond_their_limits_are_refused() {
     // The kind, the fields in front, and the field itself.
     let size = (PAYLOAD_MAX + 1).to_le_bytes();
     let refused: [(&str, &[&[u8]]); 11] = [
-        ("unknown kind", &[&[31]]),
+        ("unknown kind", &[&[33]]),
         ("pairing", &[&[24], &[4], &[0; 5]]),
         ("keys", &[&[3], &[0; 46], &[5], &[0; 65]]),
         ("another magic", &[&[0], &[0; 22]]),

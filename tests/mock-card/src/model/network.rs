@@ -235,6 +235,8 @@ impl Network {
 
     pub(crate) fn destroy_pair(&mut self, number: u32) -> Call<()> {
         let pair = self.pairs.remove(number).ok_or(libc::EINVAL)?;
+        // Nothing that has come by it is placed behind its end.
+        self.card(pair.parts.card).flush(u64::MAX, Some(number));
         self.forget_completions(number, &pair.parts);
         self.active.retain(|active| *active != number);
         self.card(pair.parts.card).live.pairs -= 1;
@@ -337,6 +339,8 @@ impl Network {
     /// Sets whether a port is up, and tells its programs.
     pub(crate) fn set_port(&mut self, card: u32, up: bool) {
         if std::mem::replace(&mut self.card(card).up, up) != up {
+            // The event comes behind what the card has taken before.
+            self.card(card).flush(u64::MAX, None);
             let kind = if up { event::PORT_ACTIVE } else { event::PORT_ERR };
             self.signal(Signal::Event { card, kind, subject: 1 });
         }

@@ -6,6 +6,9 @@ use super::network::{Call, Network, Signal};
 use super::pair::{Outcome, Payload, Request, rnr_ns};
 use super::transfer::Launch;
 
+/// Beside the status of a planned failure: the request is carried out, and its answer is lost. Only
+/// between cards of one process.
+const ANSWER_LOST: u32 = 1 << 16;
 /// Held bytes and requests of a fabric that a step looks at before it gives up.
 const TRIES: usize = 4;
 
@@ -104,13 +107,17 @@ impl Network {
         if waits || lost || fenced || deep {
             return false;
         }
-        if entry.outcome.is_some() {
+        let planned = entry.outcome;
+        if planned.is_some_and(|outcome| outcome.status & ANSWER_LOST == 0) {
             (sending.launched, sending.halted) = (at + 1, true);
             return true;
         }
         let request = entry.request;
         let payload = std::mem::take(&mut entry.payload);
-        let launch = self.launch(number, &request, payload.source());
+        let mut launch = self.launch(number, &request, payload.source());
+        if let (Launch::Finished(outcome), Some(planned)) = (&mut launch, planned) {
+            outcome.status = planned.status & !ANSWER_LOST;
+        }
         self.note_launch(number, at, launch, payload)
     }
 

@@ -1,11 +1,12 @@
 //! What a stream to a peer sends, in which order and in which pieces.
 
 use super::*;
-use crate::ids::SegmentId;
+use crate::config::CHANNELS;
+use crate::ids::{NotificationId, SegmentId};
 use crate::policy::acknowledge::{Batch, Completed};
 use crate::segment::{Init, Segment, Shape};
 use crate::transport::payload::UserBuffer;
-use crate::transport::tcp::byte_carrier::Ahead;
+use crate::transport::tcp::byte_carrier::{Ahead, Kept};
 use crate::wire::message::Message;
 
 #[test]
@@ -59,6 +60,24 @@ impl ByteCarrier for Full {
     fn is_drained(&self) -> bool {
         false
     }
+
+    fn attempt(&self) -> u32 {
+        3
+    }
+
+    /// It has sent two messages, and data ahead of the second one.
+    fn take_back(&self, messages: u64) -> Option<Vec<Kept>> {
+        let segment = SegmentId(255);
+        let remote = RemoteAddress { segment, generation: 1, offset: 64 };
+        let (stream, notification) = (Stream { queue: CHANNELS, generation: 0 }, NotificationId(0));
+        let put = Put { stream, remote, size: 6, last: true, notification, value: 0 };
+        // SAFETY: constant.
+        let buffer = Arc::new(unsafe { UserBuffer::new(b"ahead!".as_ptr()) });
+        let data = Kept::Data(put, Payload::of_user(buffer, 0));
+        let kept = vec![Kept::Bytes(b"one".to_vec()), data, Kept::Bytes(b"two".to_vec())];
+        let handled = [0, 1, 3].get(messages as usize)?;
+        Some(kept.into_iter().skip(*handled).collect())
+    }
 }
 
 #[test]
@@ -71,7 +90,7 @@ fn another_carrier_gets_what_is_behind_the_frame_that_tells_of_it() {
     out.wire.clear();
     out.begin_switch();
     let mut bytes = Vec::new();
-    Frame::Switch { number: 7 }.append_to(&mut bytes);
+    Frame::Switch { attempt: 3, number: 7 }.append_to(&mut bytes);
     assert_eq!(out.wire, bytes);
     out.append_item(QueueId(0), Item::Frame(ping(2)));
     assert_eq!(out.wire, bytes, "what follows is for the other carrier");
@@ -117,7 +136,7 @@ fn stream(name: &str, pipes: &Arc<Pipes>, byte: u8) -> (SendQueue, OwnedFd, Owne
     // SAFETY: the memory of the segment.
     unsafe { segment.pointer().write_bytes(byte, PAYLOAD) };
     let payload = Payload::new(segment, 0);
-    let mut out = SendQueue { pipes: Some(Arc::clone(pipes)), ..SendQueue::default() };
+    let mut out = SendQueue { by_page: ByPage::through(pipes), ..SendQueue::default() };
     out.append_item(QueueId(0), Item::Data { request: 1, size: PAYLOAD as u64, payload });
     (out, client, server)
 }
@@ -156,12 +175,12 @@ fn payloads_arrive_whole_while_the_pipe_is_with_another_stream_and_after_it_brok
     let pipes = Arc::default();
     let (mut first, to_first, from_first) = stream("first", &pipes, 1);
     assert!(!pump(&mut first, &to_first));
-    assert!(first.pipe.is_some(), "the socket is full, and the pipe is not empty");
+    assert!(first.by_page.pipe.is_some(), "the socket is full, and the pipe is not empty");
     // By copies.
     let (mut second, to_second, from_second) = stream("second", &pipes, 2);
     let mut got = Vec::new();
     while !pump(&mut second, &to_second) {
-        assert!(second.pipe.is_none());
+        assert!(second.by_page.pipe.is_none());
         take(&from_second, &mut got);
     }
     take(&from_second, &mut got);
@@ -180,7 +199,7 @@ fn payloads_arrive_whole_while_the_pipe_is_with_another_stream_and_after_it_brok
     third.give_up();
     let (mut fourth, to_fourth, from_fourth) = stream("fourth", &pipes, 4);
     assert!(!pump(&mut fourth, &to_fourth));
-    assert!(fourth.pipe.is_some(), "there is a pipe again");
+    assert!(fourth.by_page.pipe.is_some(), "there is a pipe again");
     let mut got = Vec::new();
     while !pump(&mut fourth, &to_fourth) {
         take(&from_fourth, &mut got);
@@ -245,7 +264,7 @@ fn what_was_called_back_ends_the_stream_instead_of_standing_for_data() {
     out.body = Some(OutgoingBody { payload, sent: 0, size: data.len() as u64, piped: true });
     assert!(!pump(&mut out, &to), "it is more than the socket takes");
     // What has been handed over goes out as it is; what has not, not at all.
-    out.pipe = None;
+    out.by_page.pipe = None;
     loan.revoke();
     let outcome = send(to.as_fd(), &mut out);
     assert!(outcome.is_err_and(|error| !socket::is_full(&error)));
@@ -259,9 +278,93 @@ fn payloads_are_copied_where_pages_cannot_be_handed_over() {
     let (mut out, to, from) = stream("refused", &pipes, 5);
     let mut got = Vec::new();
     while !pump(&mut out, &to) {
-        assert!(out.pipe.is_none());
+        assert!(out.by_page.pipe.is_none());
         take(&from, &mut got);
     }
     take(&from, &mut got);
     assert_whole(&got, 5);
+}
+
+/// All that a socket gets, sent whole each time.
+fn sent_by_socket(out: &mut SendQueue) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    loop {
+        out.begin_switch();
+        if !out.is_switching() {
+            out.refill();
+        }
+        if out.wire.is_empty() {
+            return bytes;
+        }
+        bytes.extend_from_slice(&out.wire[out.sent..]);
+        if let Some(body) = out.body.take() {
+            let rest = body.rest();
+            // SAFETY: memory of the test.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(rest.pointer, rest.len) });
+        }
+        out.wire.clear();
+        out.sent = 0;
+        out.has_switched();
+    }
+}
+
+#[test]
+fn bytes_that_have_not_arrived_go_by_the_socket_ahead_of_the_rest() {
+    let after = || {
+        let mut out =
+            SendQueue { carrying: Carrying::Other(Arc::new(Full)), ..SendQueue::default() };
+        // In the middle of a frame.
+        out.wire = b"sent, and three".to_vec();
+        out.sent = "sent, and ".len();
+        out.control.push_back(Outgoing::new(&Frame::Goodbye));
+        out
+    };
+    let mut resume = Vec::new();
+    Frame::Resume { number: 7 }.append_to(&mut resume);
+    let goodbye = Frame::Goodbye.encode();
+    // Data comes before the news, and completes nothing.
+    let segment = SegmentId(255);
+    let remote = RemoteAddress { segment, generation: 1, offset: 64 };
+    let (stream, notification) = (Stream { queue: CHANNELS, generation: 0 }, NotificationId(0));
+    let put = Put { stream, remote, size: 6, last: false, notification, value: 0 };
+    let data = [&Frame::Put(put).encode()[..], b"ahead!"].concat();
+    let cases: [(u32, u64, &[&[u8]]); 4] = [
+        (7, 0, &[&data, &resume, b"onetwothree", &goodbye]),
+        (7, 1, &[&data, &resume, b"twothree", &goodbye]),
+        (7, 2, &[&resume, b"three", &goodbye]),
+        // What the peer says of other bytes.
+        (0, 2, &[&data, &resume, b"onetwothree", &goodbye]),
+    ];
+    for (number, messages, expected) in cases {
+        let mut out = after();
+        assert_eq!(out.go_back(3, number, messages), Ok(true));
+        assert_eq!(sent_by_socket(&mut out), expected.concat(), "{messages} of {number}");
+        assert!(matches!(out.carrying, Carrying::Socket) && out.is_idle());
+    }
+    assert_eq!(after().go_back(3, 7, 9), Err(()), "it has not sent so many");
+    assert_eq!(after().go_back(2, 7, 1), Ok(false), "of an earlier attempt");
+}
+
+#[test]
+fn news_go_beside_bytes_at_the_boundary_of_a_frame() {
+    let mut out = SendQueue::default();
+    out.append_item(QueueId(0), Item::Frame(Frame::Ping { request: 1 }));
+    out.sent = 1;
+    out.going_back.beside = b"beside".to_vec();
+    out.put_beside();
+    assert!(out.going_back.has_any_beside(), "a part of the frame has been sent");
+    out.sent = 0;
+    out.put_beside();
+    assert_eq!(out.wire, [b"beside", &Frame::Ping { request: 1 }.encode()[..]].concat());
+}
+
+#[test]
+fn a_carrier_whose_pair_has_ended_meanwhile_is_told_of_and_left_at_once() {
+    let mut out = SendQueue { carrying: Carrying::Next(Arc::new(Full)), ..SendQueue::default() };
+    out.begin_switch();
+    assert_eq!(out.go_back(3, 0, 0), Ok(true));
+    let expected = [Frame::Switch { attempt: 3, number: 7 }, Frame::Resume { number: 7 }];
+    assert_eq!(out.wire, expected.map(|frame| frame.encode()).concat());
+    assert!(matches!(out.carrying, Carrying::Socket));
+    assert!(out.going_back.has_ended(3) && !out.going_back.has_ended(4));
 }

@@ -1,0 +1,274 @@
+//! Connections that leave a device for their sockets, and come back to it: no message is lost,
+//! doubled or out of order, and nobody sees an error.
+
+use super::channels::{HEADER, post_as, until, whole};
+use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER};
+use super::*;
+use crate::ranks::{run_owned_with_devices, run_with_devices};
+use gaspi_mock_card::Fabric;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Beside a status: the request is carried out, and only its answer is lost.
+const ANSWER_LOST: u32 = 1 << 16;
+const SLOTS: u64 = 4;
+/// Bytes of messages that a device writes from its slot, from where they lie, and that go along.
+const SIZES: [usize; 3] = [5_000, 100_000, 700];
+const LARGEST: usize = 100_000;
+/// Bytes of passive messages: the frame of one takes a message of the device, two, or many.
+const PASSIVE: [u64; 3] = [16, 3_000, 60_000];
+/// Where they are sent from, and received.
+const FROM: u64 = 1 << 16;
+const TO: u64 = 2 << 16;
+const STEPS: u64 = 60;
+
+/// What a rank does, the same in each run with its seed.
+struct Chance(Cell<u64>);
+
+impl Chance {
+    fn of(seed: u64, rank: Rank) -> Chance {
+        Chance(Cell::new(seed ^ (u64::from(rank.0) + 1) << 40))
+    }
+
+    fn below(&self, limit: u64) -> u64 {
+        self.0.set(self.0.get().wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e));
+        (self.0.get() >> 33) % limit
+    }
+}
+
+/// What two ranks say to each other, all of which is numbered.
+struct Traffic<'a> {
+    rt: &'a Runtime,
+    channel: Channel,
+    step: Cell<u64>,
+}
+
+impl<'a> Traffic<'a> {
+    fn new(rt: &'a Runtime) -> Traffic<'a> {
+        make(rt, S0, 3 << 16);
+        let message_bytes = LARGEST as u64;
+        let spec = ChannelSpec { slots: SLOTS as u32, message_bytes, stage_bytes: 0 };
+        let channel = rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel");
+        Traffic { rt, channel, step: Cell::new(0) }
+    }
+
+    fn bytes(from: usize, index: u64) -> Vec<u8> {
+        let len = HEADER + SIZES[index as usize % SIZES.len()];
+        (0..len).map(|i| (i as u64 * 7 + index * 13) as u8 ^ (from as u8) << 6).collect()
+    }
+
+    /// Messages of all sizes each way, one behind the other, and what `plan` does among them.
+    fn messages(&self, first: u64, plan: impl Fn()) {
+        let (channel, other) = (&self.channel, 1 - self.channel.me());
+        let indices = first..first + SIZES.len() as u64;
+        let all: Vec<_> = indices.clone().map(|n| Traffic::bytes(channel.me(), n)).collect();
+        let show = |bytes: &Vec<u8>| {
+            let data = &bytes[HEADER..];
+            // SAFETY: dropped below, before the memory.
+            unsafe { channel.show_to_device(data.as_ptr(), data.len()) }
+        };
+        let shown: Vec<_> = all.iter().map(show).collect();
+        for (index, bytes) in indices.clone().zip(&all) {
+            until(channel, || (index < channel.taken(other) + SLOTS).then_some(()))
+                .expect("a slot");
+            let lifetime = match bytes.len() > LARGEST {
+                true => Lifetime::UntilAcknowledged { awaited: true },
+                false => Lifetime::Call,
+            };
+            post_as(channel, other, index, bytes, lifetime).expect("sent");
+            plan();
+        }
+        for index in indices {
+            until(channel, || (channel.received(other) > index).then_some(())).expect("it comes");
+            let expected = Traffic::bytes(other, index);
+            let found = whole(channel, other, index, expected.len());
+            assert!(found == expected, "message {index} of {other}");
+            channel.take(other, index + 1);
+        }
+        let received = channel.received(other);
+        assert_eq!(received, first + SIZES.len() as u64, "more than was sent");
+        until(channel, || channel.in_flight().is_empty().then_some(())).expect("it comes back");
+        drop(shown);
+    }
+
+    /// A passive message, which one of both sends.
+    fn passive(&self, index: u64, peer: Rank, plan: impl Fn()) {
+        let (rt, size) = (self.rt, PASSIVE[index as usize / 2 % PASSIVE.len()]);
+        let last = size - 8;
+        // Beside the message of the other one, which is cut in the middle of its frame then.
+        plan();
+        if rt.rank() == Rank((index % 2) as u16) {
+            put_u64(rt, S0, FROM, index);
+            put_u64(rt, S0, FROM + last, !index);
+            rt.passive_send(S0, FROM, peer, size, LIMIT).expect("sent");
+        } else {
+            assert_eq!(rt.passive_receive(S0, TO, size, LIMIT), Ok(peer));
+            assert_eq!(get_u64(rt, S0, TO), index);
+            assert_eq!(get_u64(rt, S0, TO + last), !index);
+        }
+    }
+
+    /// An atomic operation, messages each way, a passive message, and a barrier.
+    fn step(&self, plan: impl Fn()) {
+        let (rt, index) = (self.rt, self.step.get());
+        let peer = Rank(1 - rt.rank().0);
+        self.step.set(index + 1);
+        plan();
+        let former = rt.atomic_fetch_add(S0, 16, peer, 1, LIMIT);
+        assert_eq!(former, Ok(index), "each is carried out once");
+        self.messages(index * SIZES.len() as u64, &plan);
+        self.passive(index, peer, &plan);
+        plan();
+        meet(rt);
+        assert_eq!(rt.state(peer), Ok(State::Healthy), "nothing was lost");
+    }
+
+    /// Goes on until the devices of both carry messages again, as the first rank finds.
+    fn until_by_device(&self, fabric: &Fabric, both: &Both) {
+        let sent = || [0, 1].map(|device| fabric.counter(device, "solicited"));
+        within(LIMIT_OF_CHANGE, "messages by the devices", || {
+            loop {
+                both.wait();
+                let before = sent();
+                both.wait();
+                self.step(|| ());
+                if self.rt.rank() == Rank(0) {
+                    let after = sent();
+                    let found = (0..2).all(|device| after[device] > before[device]);
+                    both.1.store(found, Ordering::Relaxed);
+                }
+                both.wait();
+                if both.1.load(Ordering::Relaxed) {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Where two ranks meet by other means than messages, and what one of them tells the other.
+struct Both(std::sync::Barrier, AtomicBool);
+
+impl Both {
+    fn new() -> Both {
+        Both(std::sync::Barrier::new(2), AtomicBool::new(false))
+    }
+
+    fn wait(&self) {
+        self.0.wait();
+    }
+}
+
+fn nothing_is_lost_while_ports_go_down_and_up() {
+    let (seed, both) = (ranks::next_seed(), Both::new());
+    run_with_devices(2, "", |rt, fabric| {
+        let traffic = Traffic::new(rt);
+        let chance = Chance::of(seed, rt.rank());
+        for _ in 0..3 {
+            traffic.until_by_device(fabric, &both);
+            for _ in 0..STEPS / 3 {
+                // Of either side, or of both.
+                traffic.step(|| match chance.below(16) {
+                    0 => fabric.port(chance.below(2) as u32, 0),
+                    1..4 => fabric.port(chance.below(2) as u32, 1),
+                    _ => {}
+                });
+            }
+            both.wait();
+            fabric.port(rt.rank().0.into(), 1);
+        }
+        traffic.until_by_device(fabric, &both);
+    });
+}
+
+fn nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost() {
+    let both = Both::new();
+    for _ in 0..3 {
+        let seed = ranks::next_seed();
+        run_with_devices(2, "", |rt, fabric| {
+            let traffic = Traffic::new(rt);
+            let chance = Chance::of(seed, rt.rank());
+            // After three of them messages stay with TCP.
+            for round in 0..2 {
+                traffic.until_by_device(fabric, &both);
+                if u64::from(rt.rank().0) == (seed + round) % 2 {
+                    let status = NO_ANSWER | if chance.below(3) == 0 { 0 } else { ANSWER_LOST };
+                    // In each kind of message, or between them.
+                    fabric.fail(rt.rank().0.into(), 0, 1 + chance.below(100), status);
+                }
+                for _ in 0..10 {
+                    traffic.step(|| ());
+                }
+            }
+            traffic.until_by_device(fabric, &both);
+        });
+    }
+}
+
+fn a_long_cut_between_devices_costs_messages_nothing_while_sockets_work() {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let both = Both::new();
+    run_with_devices(2, "time_scale=0", |rt, fabric| {
+        let traffic = Traffic::new(rt);
+        traffic.until_by_device(fabric, &both);
+        let over = AtomicBool::new(false);
+        let cut = Cell::new(rt.rank() == Rank(0));
+        ranks::scope(|scope| {
+            if rt.rank() == Rank(0) {
+                scope.spawn(|| {
+                    // As often as there are tries, each with its own limit.
+                    while !over.load(Ordering::Relaxed) {
+                        fabric.advance(SECOND_NS);
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            for _ in 0..10 {
+                traffic.step(|| {
+                    if cut.take() {
+                        fabric.link(0, 1, 0);
+                    }
+                });
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        both.wait();
+        fabric.link(0, 1, 1);
+    });
+}
+
+fn goodbyes_are_heard_while_ports_go_down() {
+    for _ in 0..10 {
+        let (seed, both) = (ranks::next_seed(), Both::new());
+        let options = ("", &Config::default());
+        run_owned_with_devices(
+            2,
+            options,
+            |_| (),
+            |_| (),
+            |rt, fabric| {
+                let traffic = Traffic::new(&rt);
+                let chance = Chance::of(seed, rt.rank());
+                traffic.until_by_device(fabric, &both);
+                traffic.step(|| {
+                    if chance.below(6) == 0 {
+                        fabric.port(chance.below(2) as u32, 0);
+                    }
+                });
+                drop(traffic);
+                if chance.below(2) == 0 {
+                    fabric.port(chance.below(2) as u32, 0);
+                }
+                rt.term(LIMIT).expect("it leaves in order");
+            },
+        );
+    }
+}
+
+tests! {
+    VERBS_PAIRS:
+        a_long_cut_between_devices_costs_messages_nothing_while_sockets_work,
+        goodbyes_are_heard_while_ports_go_down,
+        nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost,
+        nothing_is_lost_while_ports_go_down_and_up;
+}
