@@ -81,9 +81,9 @@ fn the_log_says_that_tcp_has_messages_where_it_may() {
         );
         let said = SAID.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let has = |words: &str| said.iter().any(|line| line.contains(words));
-        assert!(has("broke"), "failures show: {said:?}");
-        let by_tcp = has("by TCP");
-        assert_eq!(by_tcp, nodes == Nodes::VerbsPairs, "{nodes:?}: {said:?}");
+        // Where sockets may carry data the connection goes on by its own.
+        assert_eq!(has("broke"), nodes == Nodes::Verbs, "{nodes:?}: {said:?}");
+        assert_eq!(has("by TCP"), nodes == Nodes::VerbsPairs, "{nodes:?}: {said:?}");
     }
 }
 

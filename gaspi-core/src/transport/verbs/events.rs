@@ -166,9 +166,9 @@ impl Verbs<'_> {
         self.stream.sets.wakeup.wake();
     }
 
-    /// For the progress thread: handles all that has come. Where receives have run short, or
-    /// requests wait for room in a send queue, what changes that may complete a moment later, and
-    /// nobody else may look.
+    /// For the progress thread: handles all that has come. Where receives have run short, requests
+    /// wait for room in a send queue, or a pair is being made, what changes that may complete a
+    /// moment later, and nobody else may look.
     pub(crate) fn attend(self) {
         self.table.disarm();
         self.carry_connections();
@@ -185,7 +185,10 @@ impl Verbs<'_> {
     }
 
     fn has_to_look(self) -> bool {
-        let waits = |lane: &Lane| lane.lock().waits_for_room() || lane.user.waits();
+        let waits = |lane: &Lane| {
+            let state = lane.lock();
+            state.waits_for_room() || state.pairing.is_being_made() || lane.user.waits()
+        };
         self.table.receives.lock().are_low() || self.table.used(None).any(waits)
     }
 

@@ -290,7 +290,11 @@ impl Verbs<'_> {
                     .messages
                     .push_back(Pairing::Connected { queue, attempt: offer.attempt });
             }
-            Step::Prove => state.prove()?,
+            Step::Prove => {
+                state.prove()?;
+                // The program may compute now: the progress thread hears of the end of that.
+                self.stream.sets.wakeup.wake();
+            }
             Step::TakeDown { mut reason, was_up } => {
                 if let Some(sharers) = state.sharing.in_words(queue).filter(|_| was_up) {
                     reason = format!("{reason}; {sharers}");
