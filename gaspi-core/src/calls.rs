@@ -92,14 +92,18 @@ impl Inner {
         let Some(verbs) = verbs.filter(|verbs| !verbs.stream.connections.is_carried(rank)) else {
             return Ok(());
         };
-        let connections = &verbs.stream.connections;
+        // One that could not be made leaves an error, and is not tried again and again.
+        let is_released = || {
+            let table = verbs.stream;
+            !table.connections.has_active(rank) && table.dialing.last_error(rank).is_none()
+        };
         let carried = loop {
             // A device carries a connection. One that cannot be made shows below.
             let is_made = self.endpoint(rank).connect().is_ok();
             let carried = self.until(deadline, waiting, || match verbs.carries_messages_to(rank) {
                 Ok(true) => Some(Ok(true)),
                 // The peer has released it.
-                Ok(false) if is_made && !connections.has_active(rank) => Some(Ok(false)),
+                Ok(false) if is_made && is_released() => Some(Ok(false)),
                 Ok(false) => self.ranks.check_alive(rank, waiting.call.name()).err().map(Err),
                 Err(_) => self.cannot_carry(verbs, rank).map(Err),
             });

@@ -146,6 +146,10 @@ impl Shared {
             *work = false;
         }
         self.rests.store(false, Ordering::Relaxed);
+        if !is_brief {
+            // A thread that waits may be in a function of the program for long.
+            self.progress(Driver::Background, |executor| executor.has_background());
+        }
     }
 
     /// The loop of the background thread.

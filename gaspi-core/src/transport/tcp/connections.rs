@@ -261,11 +261,10 @@ impl Connections {
     pub(super) fn use_another(&self, peer: Rank, than: &Connection) {
         let mut active = self.active(peer);
         if active.as_ref().is_some_and(|active| active.token == than.token) {
-            let usable = |open: &&Arc<Connection>| {
-                let takes_it = open.epoch_of_peer().is_some() && open.is_usable();
-                !open.local && open.peer() == Some(peer.0) && takes_it
-            };
-            *active = self.by_token.lock().values().find(usable).cloned();
+            let usable =
+                |open: &Arc<Connection>| open.epoch_of_peer().is_some() && open.is_usable();
+            // Without the lock on all of them: who sends holds one, and may wait for a device.
+            *active = self.with(peer).into_iter().find(usable);
         }
     }
 

@@ -136,6 +136,7 @@ impl Verbs<'_> {
                     }
                     self.try_again();
                     self.stream.connections.note_news();
+                    self.stream.sets.wakeup.wake();
                 }
                 // The GIDs of a port that goes down change too.
                 Event::GidChange if condition.is_usable() => self.try_again(),

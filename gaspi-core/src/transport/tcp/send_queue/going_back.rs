@@ -100,7 +100,11 @@ impl SendQueue {
             }
             Carrying::Other(carrier) if carrier.attempt() <= attempt => {
                 let handled = if number == carrier.number() { messages } else { 0 };
-                let kept = carrier.take_back(handled).ok_or(())?;
+                let Some(kept) = carrier.take_back(handled) else {
+                    // Nothing may overtake what is lost.
+                    self.usage.note_broken();
+                    return Err(());
+                };
                 self.send_again(carrier.number(), kept);
                 Ok(true)
             }
