@@ -23,9 +23,15 @@ pub(crate) fn now() -> [Option<u64>; 3] {
     PARTS.map(|(name, _)| own_memory(name))
 }
 
-/// Memory of this process now, with its share of what it has touched together with others.
+/// Memory of this process now, with its share of what it has touched together with others. Without
+/// files where the kernel tells them apart: the share in a library falls when another process comes
+/// to use the same part.
 pub(crate) fn proportional() -> Option<u64> {
-    bytes_of_line("/proc/self/smaps_rollup", "Pss")
+    let share = |kind| bytes_of_line("/proc/self/smaps_rollup", kind);
+    match (share("Pss_Anon"), share("Pss_Shmem")) {
+        (Some(private), Some(shared)) => Some(private + shared),
+        _ => share("Pss"),
+    }
 }
 
 /// Bytes of a line of /proc/self/status, such as `VmRSS`.
