@@ -290,11 +290,7 @@ impl Verbs<'_> {
                     .messages
                     .push_back(Pairing::Connected { queue, attempt: offer.attempt });
             }
-            Step::Prove => {
-                state.prove()?;
-                // The program may compute now: the progress thread hears of the end of that.
-                self.stream.sets.wakeup.wake();
-            }
+            Step::Prove => self.prove(state)?,
             Step::TakeDown { mut reason, was_up } => {
                 if let Some(sharers) = state.sharing.in_words(queue).filter(|_| was_up) {
                     reason = format!("{reason}; {sharers}");
@@ -330,6 +326,14 @@ impl Verbs<'_> {
                 state.outbox.messages.push_back(Pairing::Lost { queue, attempt });
             }
         }
+        Ok(())
+    }
+
+    /// Proves the way of a pair. The program may compute meanwhile: the progress thread hears of
+    /// the end of that.
+    fn prove(self, state: &mut LaneState) -> Result<(), String> {
+        state.prove()?;
+        self.stream.sets.wakeup.wake();
         Ok(())
     }
 
