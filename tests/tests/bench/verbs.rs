@@ -22,6 +22,7 @@ fn limits_by_verbs() -> Result<()> {
         "raw write, read behind",
         "raw read",
         "raw message there and back",
+        "raw messages that cross",
         "raw post",
         "raw message, receiver asleep",
     ];

@@ -184,6 +184,7 @@ fn requests(job: &Job, ground: &Ground<'_>, sizes: &Sizes, report: &mut Report) 
         lanes.push(("raw read", verbs_baseline::read(pair, verbs, 8)));
         let there_and_back = verbs_baseline::round_trip(pair, verbs, 8, Spinning);
         lanes.push(("raw message there and back", there_and_back));
+        lanes.push(("raw messages that cross", verbs_baseline::crossing(pair, verbs, 8)));
         lanes.push(("raw post", verbs_baseline::posts(pair, verbs, 8)));
     }
     let schedule = Schedule::of_batches(&sizes.plain, BATCH_TURNS);

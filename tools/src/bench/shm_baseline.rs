@@ -23,6 +23,11 @@ pub(crate) fn alone<'a>(
     Lane::new(move |batch| acts.then(|| timed(batch, &mut operation)).transpose())
 }
 
+/// Both ranks do the same at once.
+pub(crate) fn by_both<'a>(mut operation: impl FnMut() -> Result<()> + 'a) -> Lane<'a> {
+    Lane::new(move |batch| timed(batch, &mut operation).map(Some))
+}
+
 /// Both ranks take turns, the initiator first; the time is that of one way.
 pub(crate) fn in_turn<'a>(
     pair: &'a Pair<'a>,

@@ -153,6 +153,18 @@ pub(crate) fn round_trip<'a>(
     settled(pair, verbs, shm_baseline::there_and_back(pair, send, receive))
 }
 
+/// A message of each rank to the other, both at once, as in a barrier of two.
+pub(crate) fn crossing<'a>(pair: &'a Pair<'a>, verbs: &'a Verbs<'a>, size: usize) -> Lane<'a> {
+    let size = size.min(verbs.end.inline());
+    let lane = shm_baseline::by_both(move || {
+        verbs.end.post(pair.job, [verbs.message(0, size)], false)?;
+        let (_, length) = await_message(pair, verbs, Waiting::Spinning)?;
+        pair.job.add_errors_if(length != size);
+        Ok(())
+    });
+    settled(pair, verbs, lane)
+}
+
 /// One request after another, each with its completion.
 fn completed<'a, const N: usize>(
     pair: &'a Pair<'a>,
