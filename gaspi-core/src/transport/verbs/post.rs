@@ -146,6 +146,25 @@ impl Poster {
         unsafe { read.post(self) }
     }
 
+    /// Posts a message with this number, for which somebody may wait while the peer's program
+    /// computes: it asks for an event.
+    ///
+    /// # Safety
+    /// As for [`write`](Poster::write); what goes along is read before this returns.
+    #[inline(always)]
+    pub(super) unsafe fn send(
+        self,
+        (id, signalled): (u64, bool),
+        part: sys::ibv_sge,
+        goes_along: bool,
+    ) -> i32 {
+        let mut send = Posted::new(part);
+        let flags = sys::IBV_SEND_SOLICITED | flags(signalled, goes_along);
+        send.set(id, sys::IBV_WR_SEND, flags, ptr::null_mut());
+        // SAFETY: as the caller says.
+        unsafe { send.post(self) }
+    }
+
     /// Posts a write with this number and a message with the next one, which has to fit in line, as
     /// one chain. The message is the one that may be signalled.
     ///

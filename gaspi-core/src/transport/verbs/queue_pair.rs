@@ -540,22 +540,9 @@ impl QueuePair {
         }
         // What takes a buffer gives it back soon.
         let signalled = signalled || !goes_along;
-        // SAFETY: plain numbers and pointers, set below.
-        let mut work: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
-        let mut parts = [part(Local { address: to as u64, key }, len as u64)];
-        work.wr_id = id;
-        work.sg_list = parts.as_mut_ptr();
-        work.num_sge = 1;
-        work.opcode = sys::IBV_WR_SEND;
-        // Somebody may wait for it, while the peer's program computes.
-        let flag = |is: bool, flag: u32| if is { flag } else { 0 };
-        work.send_flags = sys::IBV_SEND_SOLICITED
-            | flag(signalled, sys::IBV_SEND_SIGNALED)
-            | flag(goes_along, sys::IBV_SEND_INLINE);
-        let mut refused = ptr::null_mut();
+        let message = part(Local { address: to as u64, key }, len as u64);
         // SAFETY: a buffer is not used again before the request has ended.
-        let result =
-            unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut work, &raw mut refused) };
+        let result = unsafe { self.poster().send((id, signalled), message, goes_along) };
         check(result, POSTING)?;
         Ok(Some(PostedBytes { size, len, signalled, buffer }))
     }

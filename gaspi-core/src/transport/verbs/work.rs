@@ -141,12 +141,17 @@ pub(super) fn last_error(what: &str) -> String {
 }
 
 /// What a function of the library says by its result.
+#[inline]
 pub(super) fn check(result: i32, what: &str) -> Result<(), String> {
+    if result == 0 { Ok(()) } else { Err(refusal(result, what)) }
+}
+
+#[cold]
+fn refusal(result: i32, what: &str) -> String {
     match result {
-        0 => Ok(()),
         // Some give the error, some -1 and leave it.
-        -1 => Err(last_error(what)),
-        error => Err(format!("{what}: {}", io::Error::from_raw_os_error(error.abs()))),
+        -1 => last_error(what),
+        error => format!("{what}: {}", io::Error::from_raw_os_error(error.abs())),
     }
 }
 
