@@ -529,12 +529,14 @@ impl<'a> Verbs<'a> {
         }
         if handled > 0 {
             self.end_of_bytes(receives);
+            // What had waited for its socket may have held all buffers.
+            self.refill(receives);
             self.up.ranks().wake_own();
         }
     }
 
     fn refill(self, receives: &mut Receives) {
-        if !receives.has_free() {
+        if !receives.has_to_refill() {
             return;
         }
         if let Err(reason) = receives.refill(&self.table.device) {

@@ -14,7 +14,8 @@ impl Verbs<'_> {
     /// A message has come.
     pub(super) fn received(self, receives: &mut Receives, completion: &Completion) {
         let place = completion.id as usize;
-        let lane = self.lane_of(completion.number);
+        let of = self.table.by_number.find_again(completion.number, &mut receives.last);
+        let lane = of.map(|(queue, peer)| self.table.lane(queue, peer));
         let (Some(lane), Outcome::Done) = (lane, completion.outcome) else {
             return receives.give_back(place);
         };

@@ -1,5 +1,6 @@
 //! Where messages of all peers come: buffers of one receive queue.
 
+use super::by_number::Found;
 use super::byte_stream::Streams;
 use super::device::{Device, RECEIVE_BYTES, Registration};
 use super::work::check;
@@ -8,17 +9,23 @@ use libibverbs_sys::{self as sys, inline};
 use std::os::fd::AsFd;
 use std::ptr;
 
+/// Buffers that are posted at once, in a chain.
+const CHAIN: usize = 16;
+
 /// The buffers.
 #[derive(Debug)]
 pub(super) struct Receives {
     registration: Registration,
     memory: Mapping,
-    /// Those that are to be posted again.
+    /// Those that are to be posted again, once there are so many.
     free: Vec<u32>,
+    chain: usize,
     /// Where fewer are left than this, the progress thread looks.
     low: u32,
     /// Whether the device says when few are left.
     limit_set: bool,
+    /// By which pair something has come last.
+    pub(super) last: Option<Found>,
     pub(super) streams: Streams,
 }
 
@@ -37,7 +44,11 @@ impl Receives {
         let registration = device.register(memory.as_ptr(), bytes as u64)?;
         let (free, streams) = ((0..count).collect(), Streams::default());
         let low = count / 4;
-        let mut receives = Receives { registration, memory, free, low, limit_set: false, streams };
+        // What waits to be posted is missed where there are few.
+        let chain = CHAIN.min(count as usize / 16).max(1);
+        let (limit_set, last) = (false, None);
+        let mut receives =
+            Receives { registration, memory, free, chain, low, limit_set, last, streams };
         receives.refill(device)?;
         Ok(receives)
     }
@@ -82,9 +93,9 @@ impl Receives {
         self.limit_set = true;
     }
 
-    /// Whether buffers have been dealt with since.
-    pub(super) fn has_free(&self) -> bool {
-        !self.free.is_empty()
+    /// Whether so many buffers have been dealt with that they are to be posted, or few are left.
+    pub(super) fn has_to_refill(&self) -> bool {
+        self.free.len() >= self.chain || !self.limit_set && !self.free.is_empty()
     }
 
     /// Posts all buffers that have been dealt with.
@@ -92,32 +103,47 @@ impl Receives {
     /// # Errors
     /// What the device says.
     pub(super) fn refill(&mut self, device: &Device) -> Result<(), String> {
-        while let Some(place) = self.free.pop() {
-            let start = self.memory.as_ptr().wrapping_add(place as usize * RECEIVE_BYTES);
-            let mut part = sys::ibv_sge {
-                addr: start as u64,
-                length: RECEIVE_BYTES as u32,
-                lkey: self.registration.local_key(),
-            };
-            let mut work = sys::ibv_recv_wr {
-                wr_id: place.into(),
-                next: ptr::null_mut(),
-                sg_list: &raw mut part,
-                num_sge: 1,
-            };
-            let mut refused = ptr::null_mut();
-            let queue = device.handles.receives.as_ptr();
-            // SAFETY: the buffer is the device's until it gives it back.
-            let result =
-                unsafe { inline::ibv_post_srq_recv(queue, &raw mut work, &raw mut refused) };
-            if let Err(reason) = check(result, "posting a receive") {
-                self.free.push(place);
-                return Err(reason);
-            }
+        while !self.free.is_empty() {
+            self.post_chain(device)?;
         }
         if !self.limit_set {
             self.set_limit(device);
         }
         Ok(())
+    }
+
+    /// Posts the last ones of those that have been dealt with.
+    fn post_chain(&mut self, device: &Device) -> Result<(), String> {
+        let first = self.free.len().saturating_sub(CHAIN);
+        let last = self.free.len() - first - 1;
+        // SAFETY: plain numbers and pointers, set below.
+        let mut parts: [sys::ibv_sge; CHAIN] = unsafe { std::mem::zeroed() };
+        // SAFETY: plain numbers and pointers, set below.
+        let mut works: [sys::ibv_recv_wr; CHAIN] = unsafe { std::mem::zeroed() };
+        let (part, work) = (parts.as_mut_ptr(), works.as_mut_ptr());
+        for (at, place) in self.free[first..].iter().enumerate() {
+            let start = self.memory.as_ptr().wrapping_add(*place as usize * RECEIVE_BYTES);
+            parts[at] = sys::ibv_sge {
+                addr: start as u64,
+                length: RECEIVE_BYTES as u32,
+                lkey: self.registration.local_key(),
+            };
+            works[at] = sys::ibv_recv_wr {
+                wr_id: (*place).into(),
+                next: if at == last { ptr::null_mut() } else { work.wrapping_add(at + 1) },
+                sg_list: part.wrapping_add(at),
+                num_sge: 1,
+            };
+        }
+        let mut refused = ptr::null_mut();
+        let queue = device.handles.receives.as_ptr();
+        // SAFETY: a chain of valid requests; the buffers are the device's until it gives them back.
+        let result = unsafe { inline::ibv_post_srq_recv(queue, work, &raw mut refused) };
+        let posted = match result {
+            0 => last + 1,
+            _ => works.iter().position(|work| ptr::eq(work, refused)).unwrap_or(0),
+        };
+        self.free.drain(first..first + posted);
+        check(result, "posting a receive")
     }
 }
