@@ -15,7 +15,7 @@ use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::{GetTarget, PendingCall, PendingRequests, RequestKey};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::tcp::poll_sets::{COMPLETIONS, DEVICE_EVENTS};
-use crate::transport::tcp::send_queue::{Item, Outgoing};
+use crate::transport::tcp::send_queue::Item;
 #[cfg(feature = "test-transports")]
 use crate::transport::twin::{Network, Port};
 use crate::transport::verbs::{AtomicReach, Device, DeviceTable, Verbs};
@@ -413,7 +413,7 @@ impl Endpoint<'_> {
     /// The peer cannot be reached.
     pub(crate) fn send(self, message: &Message) -> Result<()> {
         match self.carrier {
-            Carrier::Stream(table) => table.send(self.up, self.peer, Outgoing::new(message)),
+            Carrier::Stream(table) => table.send_frame(self.up, self.peer, message, false),
             Carrier::Verbs(..) => self.unwrapped().send(message),
             #[cfg(feature = "test-transports")]
             Carrier::Faulty(faults, _) => faults.send(self.unwrapped(), message),
@@ -430,7 +430,7 @@ impl Endpoint<'_> {
     pub(crate) fn send_data(self, message: &Message) -> Result<()> {
         match self.carrier {
             Carrier::Verbs(table, stream) if table.has_to_carry_messages() => {
-                let sent = stream.send(self.up, self.peer, Outgoing::with_data(message));
+                let sent = stream.send_frame(self.up, self.peer, message, true);
                 if stream.connections.withholds(self.peer) {
                     stream.connections.note_news();
                     stream.sets.wakeup.wake();

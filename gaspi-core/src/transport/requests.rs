@@ -9,6 +9,7 @@ use crate::transport::numbers::NumberMap;
 use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::message::{AtomicOperation, RemoteAddress, Stream};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, OnceLock};
 
 /// A call that can be continued after a timeout by calling again with the same arguments.
@@ -102,16 +103,14 @@ impl PendingRequests {
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Takes note of a request, which travels on no connection yet.
-    pub(in crate::transport) fn insert(&self, id: u64, peer: Rank, request: Request) {
-        self.asked.lock().insert(id, Asked { peer, token: 0, request });
-    }
-
-    /// It travels on this connection, if it has not been answered or failed.
-    pub(in crate::transport) fn travels_on(&self, id: u64, token: u64) {
-        if let Some(asked) = self.asked.lock().get_mut(&id) {
-            asked.token = token;
-        }
+    /// Takes note of a request to a rank, which travels on the connection of this name.
+    pub(in crate::transport) fn insert(
+        &self,
+        id: u64,
+        (peer, token): (Rank, u64),
+        request: Request,
+    ) {
+        self.asked.lock().insert(id, Asked { peer, token, request });
     }
 
     /// Forgets a request, without completing it; whether it was there.
@@ -133,11 +132,9 @@ impl PendingRequests {
 
     /// What answer `id` completes, if `from` was asked.
     pub(crate) fn answered(&self, id: u64, from: Rank) -> Option<Request> {
-        let mut asked = self.asked.lock();
-        if asked.get(&id).is_some_and(|asked| asked.peer == from) {
-            asked.remove(&id).map(|asked| asked.request)
-        } else {
-            None
+        match self.asked.lock().entry(id) {
+            Entry::Occupied(asked) if asked.get().peer == from => Some(asked.remove().request),
+            _ => None,
         }
     }
 

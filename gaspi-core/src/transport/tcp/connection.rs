@@ -177,12 +177,6 @@ impl Connection {
         self.send_locked(poll, &mut out, item).map_err(|Broken| Unsent::Broken)
     }
 
-    /// The same for the answer to a frame that came on this connection; who leaves answers nobody.
-    pub(crate) fn answer(&self, poll: &Epoll, frame: Outgoing) {
-        // If the connection has broken, what came before its end is still to be read.
-        let _ = self.send_locked(poll, &mut self.out(), frame);
-    }
-
     fn send_locked(&self, poll: &Epoll, out: &mut SendQueue, item: Outgoing) -> Result<(), Broken> {
         if out.usage.is_ending() {
             return Ok(());
@@ -595,6 +589,7 @@ impl Connection {
     }
 }
 
+mod frames;
 mod going_back;
 #[cfg(test)]
 mod tests;

@@ -10,7 +10,7 @@ use crate::transport::software_target::{Action, SoftwareTarget};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::receive::Incoming;
-use crate::transport::tcp::send_queue::{Item, Outgoing};
+use crate::transport::tcp::send_queue::Item;
 use crate::wire::frame::Frame;
 
 impl<'a> Tcp<'a> {
@@ -57,9 +57,9 @@ impl<'a> Tcp<'a> {
         match action {
             Action::Nothing => {}
             Action::Receive(size) => return Ok(size),
-            Action::Answer(answer) => connection.answer(data, Outgoing::new(&answer)),
+            Action::Answer(answer) => connection.answer_frame(data, &answer, false),
             Action::Value(answer) => {
-                connection.answer(data, Outgoing::with_data(&answer));
+                connection.answer_frame(data, &answer, true);
                 if self.table.connections.withhold_any() && connection.withholds() {
                     // It waits for a device, which may have a pair already.
                     self.table.connections.note_news();

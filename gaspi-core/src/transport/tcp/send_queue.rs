@@ -267,6 +267,16 @@ impl SendQueue {
         (cork, soon.then_some(now_ns))
     }
 
+    /// All of the wire has been sent.
+    #[inline]
+    pub(super) fn forget_wire(&mut self) {
+        self.sent = 0;
+        self.wire.clear();
+        if self.wire.capacity() > KEEP && self.is_idle() {
+            self.wire = Vec::new();
+        }
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         self.wire.is_empty() && self.control.is_empty() && self.streams.is_empty()
     }
@@ -516,11 +526,7 @@ pub(super) fn send(fd: BorrowedFd<'_>, out: &mut SendQueue) -> io::Result<()> {
     });
     if out.sent == out.wire.len() && body_left == 0 {
         out.body = None;
-        out.sent = 0;
-        out.wire.clear();
-        if out.wire.capacity() > KEEP && out.is_idle() {
-            out.wire = Vec::new();
-        }
+        out.forget_wire();
     }
     Ok(())
 }

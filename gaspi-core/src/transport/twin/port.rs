@@ -173,8 +173,7 @@ impl Port {
     ) -> Result<u64> {
         up.ranks().check_alive(peer, "a connection to it")?;
         let id = self.state.requests.number();
-        self.state.requests.insert(id, peer, request(id));
-        self.state.requests.travels_on(id, name_of(peer));
+        self.state.requests.insert(id, (peer, name_of(peer)), request(id));
         Ok(id)
     }
 

@@ -10,6 +10,7 @@ use crate::transport::tcp::send_queue::{Item, Outgoing};
 use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::frame::Frame;
 use crate::wire::message::{RemoteAddress, RemoteCall, Stream};
+use std::cell::Cell;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -32,7 +33,7 @@ impl EndpointTable {
         })
     }
 
-    /// Takes note of a request, and hands it over as [`EndpointTable::hand`].
+    /// Hands a request over as [`EndpointTable::hand`], and takes note of it before it is sent.
     #[allow(clippy::too_many_arguments, reason = "what `hand` takes, and the request")]
     fn ask<T>(
         &self,
@@ -43,13 +44,14 @@ impl EndpointTable {
         item: T,
         hand_over: impl Fn(&Connection, T, &dyn Fn()) -> Result<Posted, Unsent<T>>,
     ) -> Result<()> {
-        self.requests.insert(id, peer, request);
-        let handed = self.hand(up, peer, item, |connection, item| {
+        let request = Cell::new(Some(request));
+        self.hand(up, peer, item, |connection, item| {
             // It fails with the connection that takes it, but not with one that does not.
-            hand_over(connection, item, &|| self.requests.travels_on(id, connection.token))
-        });
-        handed.inspect_err(|_| {
-            self.requests.withdraw(id);
+            hand_over(connection, item, &|| {
+                if let Some(request) = request.take() {
+                    self.requests.insert(id, (peer, connection.token), request);
+                }
+            })
         })
     }
 
@@ -75,10 +77,17 @@ impl EndpointTable {
         let id = self.requests.number();
         let pending = Arc::new(PendingCall::new(id));
         let has_data = call.has_data();
-        let item = Outgoing::with_descriptors(&Frame::of_call(id, call), files)
+        let (frame, request) = (Frame::of_call(id, call), Request::Call(Arc::clone(&pending)));
+        if files.is_empty() {
+            let item = (&frame, has_data);
+            self.ask(up, rank, id, request, item, |connection, item, accepted| {
+                connection.send_frame(&self.sets.data, item, accepted).map(|()| Posted::default())
+            })?;
+            return Ok(pending);
+        }
+        let item = Outgoing::with_descriptors(&frame, files)
             .map_err(|error| Error::os("duplicating a descriptor", &error))?;
         let item = if has_data { item.of_data() } else { item };
-        let request = Request::Call(Arc::clone(&pending));
         self.ask(up, rank, id, request, item, |connection, item, accepted| {
             connection.send(&self.sets.data, item, accepted).map(|()| Posted::default())
         })?;
@@ -89,8 +98,8 @@ impl EndpointTable {
     /// knows already that its request has failed.
     pub(crate) fn answer(&self, connection: u64, request: u64, outcome: Result<u64, String>) {
         if let Some(connection) = self.connections.get(connection) {
-            let answer = Outgoing::new(&Frame::Reply { request, outcome });
-            connection.answer(&self.sets.data, answer);
+            let answer = Frame::Reply { request, outcome };
+            connection.answer_frame(&self.sets.data, &answer, false);
         }
     }
 }

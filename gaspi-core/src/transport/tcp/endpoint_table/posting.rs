@@ -7,7 +7,7 @@ use crate::ids::{QueueId, Rank};
 use crate::sync::{Ordering, fence};
 use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::connection::{Broken, Connection, Posted, Unsent};
-use crate::transport::tcp::send_queue::{Item, Outgoing};
+use crate::transport::tcp::send_queue::{Encode, Item, Outgoing};
 use crate::transport::{Behind, Upcalls};
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,6 +17,20 @@ impl EndpointTable {
     pub(crate) fn send(&self, up: &dyn Upcalls, rank: Rank, item: Outgoing) -> Result<()> {
         self.hand(up, rank, item, |connection, item| {
             connection.send(&self.sets.data, item, || ()).map(|()| Posted::default())
+        })
+    }
+
+    /// The same of one that is encoded where it is handed over; `has_data` says that it has data of
+    /// the program.
+    pub(crate) fn send_frame(
+        &self,
+        up: &dyn Upcalls,
+        rank: Rank,
+        frame: &impl Encode,
+        has_data: bool,
+    ) -> Result<()> {
+        self.hand(up, rank, (frame, has_data), |connection, item| {
+            connection.send_frame(&self.sets.data, item, || ()).map(|()| Posted::default())
         })
     }
 
