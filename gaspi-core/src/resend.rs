@@ -64,6 +64,30 @@ impl ResendBuffer {
         self.0[group.index()].lock()
     }
 
+    /// Keeps an arrival at a step, in the memory of the one that it replaces if nobody else uses
+    /// that. A barrier's arrival may be late, and then replaces none that is still needed.
+    fn keep_arrival(
+        &self,
+        group: GroupId,
+        (step, parity): (u64, usize),
+        arrival: Kept,
+    ) -> Arc<Kept> {
+        let place = &mut self.messages(group).arrivals[parity];
+        if place.as_deref().is_some_and(|kept| kept.arrival_step() > Some(step)) {
+            return Arc::new(arrival);
+        }
+        match place.as_mut() {
+            Some(kept) => {
+                match Arc::get_mut(kept) {
+                    Some(kept) => *kept = arrival,
+                    None => *kept = Arc::new(arrival),
+                }
+                Arc::clone(kept)
+            }
+            None => Arc::clone(place.insert(Arc::new(arrival))),
+        }
+    }
+
     /// A commit has succeeded here, so all members have announced it and need nothing of earlier
     /// ones.
     pub(crate) fn agreed(&self, group: GroupId, attempt: u64) {

@@ -176,10 +176,12 @@ impl GroupCall<'_> {
 
     /// This rank's arrival slot, and the staging behind it, as they travel.
     fn arrival(&self, step: u64, words: &[u64]) -> Arrival {
-        let own = self.stage(self.me, step).as_ptr();
         let mut stage = vec![0; self.staged];
-        // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
-        unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(own, self.staged) };
+        if self.staged > 0 {
+            let own = self.stage(self.me, step).as_ptr();
+            // SAFETY: this rank's own staging, which it alone writes, has STAGE_BYTES.
+            unsafe { stage.as_mut_ptr().copy_from_nonoverlapping(own, self.staged) };
+        }
         let (signature, words) = (self.key.signature, words.to_vec());
         Arrival { group: self.group, step, signature, words, stage }
     }

@@ -13,17 +13,9 @@ impl Inner {
     /// Publishes the arrival of a step to the members on other nodes.
     pub(crate) fn send_arrival(&self, to: Arc<[Rank]>, arrival: Arrival) {
         let (group, step, parity) = (arrival.group, arrival.step, (arrival.step % 2) as usize);
-        let kept = Arc::new(Kept { to, message: Message::Group(GroupMessage::Arrive(arrival)) });
-        // First kept, then sent: a connection may break in between. A barrier's arrival may be
-        // late, and then replaces none that is still needed.
-        let is_later = |kept: &Kept| kept.arrival_step() > Some(step);
-        {
-            let mut messages = self.control.resend_buffer.messages(group);
-            let place = &mut messages.arrivals[parity];
-            if !place.as_deref().is_some_and(is_later) {
-                *place = Some(Arc::clone(&kept));
-            }
-        }
+        let kept = Kept { to, message: Message::Group(GroupMessage::Arrive(arrival)) };
+        // First kept, then sent: a connection may break in between.
+        let kept = self.control.resend_buffer.keep_arrival(group, (step, parity), kept);
         let behind = kept.to.partition_point(|rank| *rank <= self.ranks.me);
         let others = kept.to[behind..].iter().chain(&kept.to[..behind]);
         for rank in others.filter(|rank| !self.ranks.is_local(**rank)) {
