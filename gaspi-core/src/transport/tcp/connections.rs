@@ -34,6 +34,8 @@ struct Switched {
     tokens: Mutex<NumberMap<Rank, BTreeMap<u32, u64>>>,
     /// Whether there are connections, or ways for them, that nobody has looked at.
     news: AtomicBool,
+    /// How often it may have changed whose bytes are.
+    changes: AtomicU64,
 }
 
 /// Where bytes of a peer belong that have come otherwise than by a socket.
@@ -113,6 +115,7 @@ impl Connections {
     pub(super) fn remove(&self, connection: &Connection) {
         self.by_token.lock().remove(&connection.token);
         self.dropped.store(true, Ordering::Release);
+        self.switched.changes.fetch_add(1, Ordering::Release);
         self.note_news();
     }
 
@@ -172,6 +175,14 @@ impl Connections {
         // What has a number below the highest one is known to be late.
         of_it.retain(|_, token| self.get(*token).is_some());
         of_it.insert(number, connection.token);
+        self.switched.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// How often it may have changed whose bytes are: a count that has not is behind all that was
+    /// found since.
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.switched.changes.load(Ordering::Acquire)
     }
 
     /// `peer` says on a connection that what follows the bytes of this number comes by the socket.
@@ -187,7 +198,9 @@ impl Connections {
         let mut tokens = self.switched.tokens.lock();
         let of_it = tokens.entry(peer).or_default();
         let known = of_it.get(&number) == Some(&connection.token);
-        of_it.remove(&number).filter(|_| known).map(|_| ()).ok_or(Broken)
+        let removed = of_it.remove(&number).filter(|_| known);
+        self.switched.changes.fetch_add(1, Ordering::Release);
+        removed.map(|_| ()).ok_or(Broken)
     }
 
     /// The number of the bytes of a connection that come otherwise than by its socket.

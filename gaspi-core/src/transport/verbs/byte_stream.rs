@@ -18,7 +18,7 @@ use super::{STREAM, Verbs};
 use crate::ids::Rank;
 use crate::os::event::Wakeup;
 use crate::os::socket::Piece;
-use crate::policy::acknowledge::Flush;
+use crate::policy::acknowledge::{Batch, Flush};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 use crate::transport::numbers::NumberMap;
 use crate::transport::payload::ChannelMessage;
@@ -292,10 +292,22 @@ pub(super) struct Chunk {
     pub(super) len: u32,
 }
 
+/// Whose bytes are, and what of them has come.
+#[derive(Debug)]
+pub(super) struct Known {
+    connection: Weak<Connection>,
+    /// As of these changes of connections.
+    as_of: u64,
+    pub(super) incoming: Incoming,
+}
+
+/// A peer, and the number of the bytes of one of its connections.
+type Of = (Rank, u32);
+
 /// What has come of connections.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    pub(super) incoming: NumberMap<(Rank, u32), Incoming>,
+    pub(super) known: NumberMap<Of, Known>,
     /// Messages of which the socket has not told yet.
     pub(super) parked: VecDeque<(Rank, u32, Chunk)>,
     /// Those of which the peer has been told as handled, though their pair is no more.
@@ -414,16 +426,21 @@ impl Verbs<'_> {
             receives.give_back(chunk.place);
             return self.fail(lane.lock(), "the peer does not keep to the protocol");
         };
+        if receives.streams.parked.is_empty() && self.feed_known(receives, (peer, number), chunk) {
+            return;
+        }
         self.feed_parked(receives);
         let waits = |parked: &(Rank, u32, Chunk)| (parked.0, parked.1) == (peer, number);
         if receives.streams.parked.iter().any(waits) {
             return receives.streams.parked.push_back((peer, number, chunk));
         }
+        // Before it is looked up whose it is.
+        let changes = self.stream.connections.changes();
         match self.stream.connections.owner(peer, number) {
             Owner::Unknown => receives.streams.parked.push_back((peer, number, chunk)),
             Owner::Gone => receives.give_back(chunk.place),
             Owner::Connection(connection) => {
-                self.feed(receives, &connection, (peer, number), chunk);
+                self.feed(receives, (&connection, changes), (peer, number), chunk);
             }
         }
     }
@@ -443,12 +460,13 @@ impl Verbs<'_> {
         let mut kept = Vec::new();
         for _ in 0..receives.streams.parked.len() {
             let Some((peer, number, chunk)) = receives.streams.parked.pop_front() else { break };
+            let changes = self.stream.connections.changes();
             match self.stream.connections.owner(peer, number) {
                 _ if kept.contains(&(peer, number)) => {
                     receives.streams.parked.push_back((peer, number, chunk));
                 }
                 Owner::Connection(connection) => {
-                    self.feed(receives, &connection, (peer, number), chunk);
+                    self.feed(receives, (&connection, changes), (peer, number), chunk);
                     fed += 1;
                 }
                 Owner::Unknown if self.may_be_told_of(receives, peer, number) => {
@@ -461,26 +479,65 @@ impl Verbs<'_> {
         fed
     }
 
+    /// Handles a message of a connection of which messages have come before, if no connection has
+    /// come or gone since; whether that was so.
+    #[inline]
+    fn feed_known(self, receives: &mut Receives, of: Of, chunk: Chunk) -> bool {
+        let changes = self.stream.connections.changes();
+        let (bytes, streams) = receives.bytes_and_streams(chunk.place, chunk.len);
+        let known = streams.known.get_mut(&of).filter(|known| known.as_of == changes);
+        let found = known.and_then(|known| Some((known.connection.upgrade()?, known)));
+        let Some((connection, known)) = found else { return false };
+        let outcome = self.take_bytes(&connection, &mut known.incoming, bytes);
+        self.fed(receives, (of, &connection), chunk, outcome);
+        true
+    }
+
+    /// The same of any connection.
     fn feed(
         self,
         receives: &mut Receives,
-        connection: &Arc<Connection>,
-        of: (Rank, u32),
+        (connection, changes): (&Arc<Connection>, u64),
+        of: Of,
         chunk: Chunk,
     ) {
-        let known = receives.streams.incoming.remove(&of);
-        if known.is_none() {
+        let (bytes, streams) = receives.bytes_and_streams(chunk.place, chunk.len);
+        if !streams.known.contains_key(&of) {
             let gone =
                 |peer, number| matches!(self.stream.connections.owner(peer, number), Owner::Gone);
-            receives.streams.incoming.retain(|(peer, number), _| !gone(*peer, *number));
+            streams.known.retain(|(peer, number), _| !gone(*peer, *number));
         }
-        let mut incoming = known.unwrap_or_default();
+        let known = streams.known.entry(of).or_insert_with(|| Known {
+            connection: Weak::new(),
+            as_of: changes,
+            incoming: Incoming::default(),
+        });
+        (known.connection, known.as_of) = (Arc::downgrade(connection), changes);
+        let outcome = self.take_bytes(connection, &mut known.incoming, bytes);
+        self.fed(receives, (of, connection), chunk, outcome);
+    }
+
+    fn take_bytes(
+        self,
+        connection: &Arc<Connection>,
+        incoming: &mut Incoming,
+        bytes: &[u8],
+    ) -> (Result<(), Broken>, Batch) {
         incoming.messages += 1;
         let tcp = Tcp { table: self.stream, up: self.up };
-        let bytes = &receives.bytes(chunk.place, chunk.len)[STREAM_HEAD..];
-        let result = incoming.feed(tcp, connection, bytes);
+        let result = incoming.feed(tcp, connection, &bytes[STREAM_HEAD..]);
+        (result, incoming.take_completed())
+    }
+
+    /// A message of a connection has been handled, by which puts were completed.
+    fn fed(
+        self,
+        receives: &mut Receives,
+        (of, connection): (Of, &Arc<Connection>),
+        chunk: Chunk,
+        (result, completed): (Result<(), Broken>, Batch),
+    ) {
         receives.give_back(chunk.place);
-        let completed = incoming.take_completed();
         if completed.puts > 0 {
             connection.delay_ack(completed);
             let due = &mut receives.streams.ack_due;
@@ -488,12 +545,10 @@ impl Verbs<'_> {
                 due.push(Arc::clone(connection));
             }
         }
-        match result {
-            Ok(()) => {
-                receives.streams.incoming.insert(of, incoming);
-            }
+        if result.is_err() {
+            receives.streams.known.remove(&of);
             // Its end belongs to whoever reads the socket.
-            Err(Broken) => connection.abort(),
+            connection.abort();
         }
     }
 

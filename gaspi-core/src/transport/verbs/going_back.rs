@@ -32,7 +32,6 @@ use crate::sync::Ordering;
 use crate::transport::software_target::Stopped;
 use crate::transport::tcp::byte_carrier::Kept;
 use crate::transport::tcp::connection::{Broken, Connection};
-use crate::transport::tcp::receive::Incoming;
 use crate::wire::frame::Frame;
 use std::sync::Arc;
 
@@ -54,7 +53,7 @@ impl Streams {
     /// How many messages of this number have come: were handled, or will be once the socket has
     /// told of them.
     pub(super) fn messages_of(&self, peer: Rank, number: u32) -> u64 {
-        let handled = self.incoming.get(&(peer, number)).map_or(0, |incoming| incoming.messages);
+        let handled = self.known.get(&(peer, number)).map_or(0, |known| known.incoming.messages);
         let is_one = |parked: &&(Rank, u32, Chunk)| (parked.0, parked.1) == (peer, number);
         handled + self.parked.iter().filter(is_one).count() as u64
     }
@@ -104,8 +103,8 @@ impl Verbs<'_> {
 
     /// The state of what has come under a number, which nothing comes under any more.
     pub(crate) fn take_incoming(self, peer: Rank, number: u32) -> Option<Stopped> {
-        let incoming = self.table.receives.lock().streams.incoming.remove(&(peer, number));
-        incoming.map(Incoming::stop)
+        let known = self.table.receives.lock().streams.known.remove(&(peer, number));
+        known.map(|known| known.incoming.stop())
     }
 
     /// All that has come by a pair that was stopped is handled: what is to be said of that, before

@@ -55,11 +55,12 @@ impl Receives {
 
     /// What has come in a buffer.
     pub(super) fn bytes(&self, place: usize, len: u32) -> &[u8] {
-        let len = (len as usize).min(RECEIVE_BYTES);
-        let start = self.memory.as_ptr().wrapping_add(place * RECEIVE_BYTES);
-        // SAFETY: a buffer that the device has given back, and that is not posted again while it is
-        // borrowed.
-        unsafe { std::slice::from_raw_parts(start, len) }
+        bytes_of(&self.memory, place, len)
+    }
+
+    /// The same beside what is known of connections.
+    pub(super) fn bytes_and_streams(&mut self, place: usize, len: u32) -> (&[u8], &mut Streams) {
+        (bytes_of(&self.memory, place, len), &mut self.streams)
     }
 
     /// A buffer has been dealt with.
@@ -146,4 +147,13 @@ impl Receives {
         self.free.drain(first..first + posted);
         check(result, "posting a receive")
     }
+}
+
+/// What has come in a buffer that the device has given back, and that is not posted again while it
+/// is borrowed.
+fn bytes_of(memory: &Mapping, place: usize, len: u32) -> &[u8] {
+    let len = (len as usize).min(RECEIVE_BYTES);
+    let start = memory.as_ptr().wrapping_add(place * RECEIVE_BYTES);
+    // SAFETY: a part of the memory, which nobody writes meanwhile.
+    unsafe { std::slice::from_raw_parts(start, len) }
 }
