@@ -11,7 +11,7 @@ use crate::ids::{Rank, SegmentId};
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::PeerCounter;
 use crate::sync::{AtomicU64, epoch};
-use crate::timeout::Timeout;
+use crate::timeout::{Deadline, Timeout};
 use crate::transport::Carried;
 use crate::transport::endpoint::CarrierKind;
 use crate::transport::requests::RequestKey;
@@ -108,12 +108,22 @@ impl Inner {
         timeout: Timeout,
     ) -> Result<u64> {
         let key = RequestKey::Atomic { remote, rank, operation };
-        let deadline = timeout.deadline();
         let call = RemoteCall::Atomic { remote, operation };
         self.count_carried(rank, CarrierKind::Stream, Carried::Atomic);
         let waiting = waiting(Call::Atomic, remote.segment.0);
-        let call = self.call_with_data(key, rank, deadline, call, waiting)?;
-        self.finish_call(key, rank, call, deadline, waiting)
+        if !self.endpoints.stream.connections.is_carried(rank) {
+            let deadline = timeout.deadline();
+            let call = self.call_with_data(key, rank, deadline, call, waiting)?;
+            return self.finish_call(key, rank, call, deadline, waiting);
+        }
+        // By a device, whose answer most often comes before anybody looks at the clock.
+        let call = self.call(key, rank, Deadline::Now, call, &[])?;
+        if timeout != Timeout::Test
+            && let Some(Ok(value)) = self.look_for_message(|| call.outcome())
+        {
+            return Ok(value);
+        }
+        self.finish_call(key, rank, call, timeout.deadline(), waiting)
     }
 }
 

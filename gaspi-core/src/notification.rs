@@ -110,8 +110,7 @@ fn wait_some(
         return look();
     }
     let waiting = Waiting { call: Call::WaitSome, object: segment.0.into() };
-    let found = inner.until(timeout.deadline(), waiting, || {
-        inner.check_open().and_then(|()| look()).transpose()
-    });
+    let found = inner
+        .until_within(timeout, waiting, || inner.check_open().and_then(|()| look()).transpose());
     found.unwrap_or_else(|| Err(not_set(segment, begin, num))).map(Some)
 }

@@ -6,6 +6,7 @@ mod extensions;
 mod pending_init;
 mod rdma;
 mod upcalls;
+mod waiting;
 
 pub use pending_init::PendingInit;
 
@@ -16,8 +17,6 @@ use crate::config::{Config, Network, Topology};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank, SegmentId};
-#[cfg(feature = "test-transports")]
-use crate::os::clock;
 use crate::passive::Passive;
 use crate::policy::acknowledge::Flush;
 use crate::progress::caller::Arrivals;
@@ -36,7 +35,7 @@ use crate::transport::endpoint::{CarrierKind, Endpoint, Endpoints};
 use crate::transport::shm::pairs::Pairs;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::DeviceTable;
-use crate::wait::{Call, Sockets, Waiter, Waiting};
+use crate::wait::{Call, Waiter, Waiting};
 use std::any::Any;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -70,136 +69,6 @@ impl Inner {
     #[inline(always)]
     pub(crate) fn id(&self) -> u64 {
         std::ptr::from_ref(self) as u64
-    }
-
-    /// Waits until `attempt` gives something or the deadline has passed, and counts the time that
-    /// this takes beyond a brief look.
-    #[inline]
-    pub(crate) fn until<T>(
-        &self,
-        deadline: Deadline,
-        waiting: Waiting,
-        attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        self.until_by(self.waiter, deadline, waiting, attempt)
-    }
-
-    /// The same for a thread that waits otherwise than this rank's callers do.
-    #[inline]
-    pub(crate) fn until_by<T>(
-        &self,
-        waiter: Waiter,
-        deadline: Deadline,
-        waiting: Waiting,
-        mut attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        if self.endpoints.remote {
-            return self.until_driving(waiter, deadline, waiting, attempt);
-        }
-        if deadline == Deadline::Now {
-            return attempt();
-        }
-        if let Some(value) = waiter.poll_briefly(&mut attempt) {
-            return Some(value);
-        }
-        let attempt = self.passing_on_ends(attempt);
-        let (found, waited) = waiter.until(&self.ranks.area, None, deadline, waiting, attempt);
-        self.count_waiting(waiting.call, waited);
-        found
-    }
-
-    /// An attempt that, while it finds nothing, has the progress thread hear of ranks of this node
-    /// that have ended.
-    fn passing_on_ends<T>(
-        &self,
-        mut attempt: impl FnMut() -> Option<T>,
-    ) -> impl FnMut() -> Option<T> {
-        let mut told = 0;
-        move || {
-            attempt().or_else(|| {
-                told = self.ranks.pass_on_ends(told);
-                None
-            })
-        }
-    }
-
-    /// The same where ranks of other nodes may bring what is waited for.
-    #[cold]
-    fn until_driving<T>(
-        &self,
-        waiter: Waiter,
-        deadline: Deadline,
-        waiting: Waiting,
-        mut attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        #[cfg(feature = "test-transports")]
-        if let Some(port) = &self.endpoints.twin {
-            return self.until_on_twin(port, deadline, waiting, attempt);
-        }
-        self.endpoints.flush(self);
-        if let Some(value) = attempt() {
-            return Some(value);
-        }
-        if deadline == Deadline::Now {
-            return if self.arrivals().look_once() { attempt() } else { None };
-        }
-        if let Some(value) = self.arrivals().poll_briefly(waiter, &mut attempt) {
-            return Some(value);
-        }
-        let found = {
-            let arrivals = self.arrivals();
-            let sockets: &dyn Sockets = &arrivals;
-            let attempt = self.passing_on_ends(attempt);
-            let (found, waited) =
-                waiter.until(&self.ranks.area, Some(sockets), deadline, waiting, attempt);
-            if waiter.was_brief(waited) {
-                self.endpoints.stream.polling.note_brief();
-            }
-            self.count_waiting(waiting.call, waited);
-            found
-        };
-        self.arrivals().leave();
-        found
-    }
-
-    /// The same in virtual time.
-    #[cfg(feature = "test-transports")]
-    fn until_on_twin<T>(
-        &self,
-        port: &crate::transport::twin::Port,
-        deadline: Deadline,
-        waiting: Waiting,
-        mut attempt: impl FnMut() -> Option<T>,
-    ) -> Option<T> {
-        epoch::may_wait(waiting.call.name());
-        let (began, mut acted) = (clock::now(), true);
-        let found = loop {
-            if let Some(value) = attempt() {
-                break Some(value);
-            }
-            if deadline == Deadline::Now {
-                port.look();
-                break attempt();
-            }
-            if deadline.passed() {
-                break None;
-            }
-            port.wait(deadline.remaining(), acted);
-            acted = false;
-        };
-        self.count_waiting(waiting.call, clock::now() - began);
-        found
-    }
-
-    /// Looks after what peers send for a call that may not wait.
-    pub(crate) fn look_once(&self) {
-        #[cfg(feature = "test-transports")]
-        if let Some(port) = &self.endpoints.twin {
-            return port.look();
-        }
-        if self.endpoints.remote {
-            self.arrivals().look_once();
-        }
     }
 
     /// Whether others are reached by streams, which a thread looks after.

@@ -121,6 +121,15 @@ impl Call {
         }
     }
 
+    /// What it looks at while it waits.
+    pub(crate) fn looks(self) -> Looks {
+        match self {
+            // A device may execute an atomic operation.
+            Call::Wait | Call::Atomic | Call::Term => Looks::AtAll,
+            _ => Looks::ForMessages,
+        }
+    }
+
     /// What ends its waiting.
     fn wake_kind(self) -> u32 {
         match self {
@@ -129,6 +138,15 @@ impl Call {
             _ => wake_kind::OTHER,
         }
     }
+}
+
+/// What a thread that waits looks at, where there is a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Looks {
+    /// What others have sent, and what has become of this rank's own requests.
+    AtAll,
+    /// Most often at the former alone.
+    ForMessages,
 }
 
 /// How this rank waits.

@@ -86,7 +86,7 @@ procedures! {
     fn barrier(group: gaspi_group_t, milliseconds: gaspi_timeout_t) try_fast rt {
         rt.barrier(GroupId(group), milliseconds == GASPI_TEST).map(|()| GASPI_SUCCESS)
     } holding rt {
-        Ok(rt.barrier(GroupId(group), timeout(milliseconds))?)
+        Ok(rt.barrier_call(GroupId(group), timeout(milliseconds))?)
     }
 
     /// GASPI.h: combines elements of all ranks of a group.

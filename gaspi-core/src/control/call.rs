@@ -11,7 +11,7 @@ use crate::runtime::Inner;
 use crate::statistics::Counter;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::sync::{AtomicU64, MutexGuard};
-use crate::timeout::Deadline;
+use crate::timeout::{Deadline, Timeout};
 use crate::transport::Upcalls;
 use crate::transport::shm::area::wake_kind;
 use crate::wait::{Call, waiting_group};
@@ -264,12 +264,22 @@ impl GroupCall<'_> {
     /// another signature; [`Error::RankDied`] and [`Error::RankLeft`] if one cannot arrive any
     /// more; [`Error::Refused`] if data cannot be sent to one: these end the call on this rank.
     pub fn await_all(&mut self, deadline: Deadline) -> Result<()> {
+        self.await_by(deadline != Deadline::Now, || deadline)
+    }
+
+    /// The same for a call that has just begun. Where all others arrive soon, nobody looks at the
+    /// clock.
+    pub(super) fn await_all_within(&mut self, timeout: Timeout) -> Result<()> {
+        self.await_by(timeout != Timeout::Test, || timeout.deadline())
+    }
+
+    fn await_by(&mut self, waits: bool, deadline: impl Fn() -> Deadline) -> Result<()> {
         let step = self.step() + 1;
         let mut next = 0;
-        let outcome = if self.all_arrive_briefly(deadline, step, &mut next) {
+        let outcome = if self.all_arrive_briefly(waits, step, &mut next) {
             Ok(())
         } else {
-            self.await_rest(deadline, step, &mut next).ok_or_else(|| self.timed_out(step))?
+            self.await_rest(deadline(), step, &mut next).ok_or_else(|| self.timed_out(step))?
         };
         let outcome = outcome.and_then(|()| self.hand_over(deadline, step));
         if outcome.as_ref().is_err_and(Error::is_timeout) {
@@ -297,10 +307,9 @@ impl GroupCall<'_> {
 
     /// Whether nothing but a brief look was needed.
     #[inline]
-    fn all_arrive_briefly(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> bool {
+    fn all_arrive_briefly(&mut self, waits: bool, step: u64, next: &mut usize) -> bool {
         let (inner, signature) = (self.inner, self.key.signature);
         let (group, at) = (self.group.index(), (step % 2) as usize);
-        let waits = deadline != Deadline::Now;
         if self.is_among_few() {
             let slot = |rank| &inner.ranks.area.arrival_slots(rank, group)[at];
             let mut look = || have_arrived(self.ranks(), slot, step, signature, next).then_some(());
@@ -310,8 +319,11 @@ impl GroupCall<'_> {
         self.lead(step);
         if let Some((leaders, _)) = self.by_leaders() {
             let look = || self.is_exchanged(leaders, step).then_some(());
-            let waits = waits && !leaders.leads();
-            let all = if waits { inner.waiter.poll_giving_way(look) } else { look() };
+            let all = match waits {
+                true if leaders.leads() => look().or_else(|| self.look_for_leaders(look)),
+                true => inner.waiter.poll_giving_way(look),
+                false => look(),
+            };
             return all.is_some();
         }
         if let Some(teams) = self.local_teams() {
@@ -321,7 +333,17 @@ impl GroupCall<'_> {
         }
         // What comes by sockets does not come before they are polled.
         let slot = |rank| &inner.arrival_slots_of(rank, self.group)[at];
-        have_arrived(self.ranks(), slot, step, signature, next)
+        let mut look = || have_arrived(self.ranks(), slot, step, signature, next).then_some(());
+        if !waits {
+            return look().is_some();
+        }
+        look().or_else(|| inner.look_for_message(look)).is_some()
+    }
+
+    /// Once the node has arrived only messages of other leaders are missing.
+    fn look_for_leaders(&self, look: impl FnMut() -> Option<()>) -> Option<()> {
+        let told = self.state.active.as_ref().is_some_and(|active| active.node_told);
+        if told { self.inner.look_for_message(look) } else { None }
     }
 
     /// Waits for members that are late, differ, have died or left; `None` once the deadline has

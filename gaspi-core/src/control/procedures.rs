@@ -137,10 +137,19 @@ impl Runtime {
         if self.try_fast(|fast| fast.barrier(group, once)).is_some() {
             return Ok(());
         }
+        self.barrier_call(group, timeout)
+    }
+
+    /// The same where [`FastPath::barrier`](crate::FastPath::barrier) has been tried before.
+    ///
+    /// # Errors
+    /// As [`barrier`](Runtime::barrier).
+    #[doc(hidden)]
+    pub fn barrier_call(&self, group: GroupId, timeout: Timeout) -> Result<()> {
         let inner = self.inner();
         let mut call = inner.group_call(group, BARRIER)?;
         call.arrive(&[]);
-        call.await_all(timeout.deadline())?;
+        call.await_all_within(timeout)?;
         call.finish();
         inner.count(Counter::Barriers, 1);
         Ok(())

@@ -59,9 +59,13 @@ impl GroupCall<'_> {
     /// # Errors
     /// [`Error::Timeout`]; [`Error::Refused`] if it cannot go; this rank has left.
     #[inline]
-    pub(super) fn hand_over(&mut self, deadline: Deadline, step: u64) -> Result<()> {
+    pub(super) fn hand_over(
+        &mut self,
+        deadline: impl FnOnce() -> Deadline,
+        step: u64,
+    ) -> Result<()> {
         if has_data(self.key.signature) && (self.may_withhold() || self.failure().is_some()) {
-            self.await_devices(deadline, step)
+            self.await_devices(deadline(), step)
         } else {
             Ok(())
         }

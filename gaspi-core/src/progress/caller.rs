@@ -9,7 +9,7 @@ use crate::sync::{Ordering, fence};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::verbs::Verbs;
-use crate::wait::{Sockets, Waiter};
+use crate::wait::{Looks, Sockets, Waiter};
 use std::time::Duration;
 
 /// What brings something from ranks of other nodes: streams, and a device if there is one.
@@ -31,15 +31,26 @@ impl Arrivals<'_> {
     pub(crate) fn poll_briefly<T>(
         self,
         waiter: Waiter,
+        looks: Looks,
         attempt: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
         let verbs = self.verbs?;
         let polling = &self.tcp.table.polling;
         // Else the progress thread would be told of what comes.
         polling.note_caller_poll();
-        let looks = if waiter.spins() { BRIEF_LOOKS } else { 1 };
-        let found = (0..looks).find_map(|_| {
-            verbs.poll();
+        // Those for messages take half of the time.
+        let count = match looks {
+            _ if !waiter.spins() => 1,
+            Looks::AtAll => BRIEF_LOOKS,
+            Looks::ForMessages => 2 * BRIEF_LOOKS,
+        };
+        let found = (0..count).find_map(|nth| {
+            match looks {
+                Looks::AtAll => {
+                    verbs.poll();
+                }
+                Looks::ForMessages => verbs.look_for_message(nth),
+            }
             attempt()
         })?;
         polling.note_brief();

@@ -177,7 +177,7 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
         return Ok(());
     }
     let before = q.posted.load(Ordering::Relaxed);
-    let outcome = inner.until(timeout.deadline(), waiting, || {
+    let outcome = inner.until_within(timeout, waiting, || {
         inner.finish_writes(q, queue);
         q.outcome(queue).or_else(|| inner.check_open().err().map(Err))
     });

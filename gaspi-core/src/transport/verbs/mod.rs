@@ -29,6 +29,7 @@ mod lane;
 mod lane_bias;
 mod lone_run;
 mod memory;
+mod message_look;
 mod message_way;
 mod opened;
 mod pairing;
@@ -398,6 +399,11 @@ impl DeviceTable {
     pub(crate) fn has_message_pair(&self, peer: Rank) -> bool {
         let lane = self.lanes[STREAM.index()].get().and_then(|lanes| lanes[peer.index()].get());
         lane.is_some_and(|lane| lane.lock().pair.is_some())
+    }
+
+    /// Whether messages go by the device.
+    pub(crate) fn carries_messages(&self) -> bool {
+        self.device.carries_messages()
     }
 
     /// Whether data of channels may not go by streams.
