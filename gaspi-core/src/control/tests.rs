@@ -93,7 +93,8 @@ fn an_arrival_among_many_wakes_nobody_before_all_are_there() {
     let (last, others) = others.split_last().unwrap();
     let wakeup = sleeper.inner().ranks.area.own_wakeup();
     let is_late = |runtime: &Runtime| {
-        runtime.barrier(GroupId::ALL, Timeout::Test).is_err_and(|error| error.is_timeout())
+        // Far shorter than its patience.
+        runtime.barrier(GroupId::ALL, Timeout::Millis(1)).is_err_and(|error| error.is_timeout())
     };
     assert!(is_late(sleeper));
     let ticket = wakeup.ticket();

@@ -56,6 +56,8 @@ pub(crate) struct Turn {
     pub(crate) polls: u64,
     /// A caller sleeps on the sockets now.
     pub(crate) sleeper: bool,
+    /// A caller held the sockets when the thread wanted to look.
+    pub(crate) held: bool,
     /// A caller has found what it waited for before it even yielded.
     pub(crate) brief: bool,
 }
@@ -112,6 +114,9 @@ impl Schedule {
             // The sleeper comes back all the time: handing over each time would cost more.
             1..PATIENCE if turn.sleeper => PollOwner::Timer,
             _ if turn.sleeper => PollOwner::Caller,
+            // The thread would wake again and again for what it cannot take, and keep a caller that
+            // has lost its core from running.
+            _ if turn.held => PollOwner::Timer,
             _ => PollOwner::Thread,
         }
     }
@@ -167,6 +172,15 @@ mod tests {
         let (last, before) = owners.split_last().expect("some");
         assert!(before.iter().all(|owner| *owner == PollOwner::Timer));
         assert_eq!(*last, PollOwner::Caller);
+    }
+
+    #[test]
+    fn the_thread_ticks_while_a_caller_holds_the_sockets_without_a_look() {
+        let mut schedule = Schedule::new();
+        let turn = Turn { held: true, ..Turn::default() };
+        let owners: Vec<_> = (0..2 * PATIENCE).map(|_| schedule.after(turn)).collect();
+        assert!(owners.iter().all(|owner| *owner == PollOwner::Timer), "{owners:?}");
+        assert_eq!(schedule.after(Turn { held: false, ..turn }), PollOwner::Thread);
     }
 
     #[test]

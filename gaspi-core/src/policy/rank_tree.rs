@@ -72,6 +72,20 @@ impl RankTree {
         children
     }
 
+    /// All ranks, those first that have most others below them while all live.
+    pub(crate) fn highest_first(&self) -> Vec<Rank> {
+        let of_node = |(node, ranks): (usize, &Vec<Rank>)| {
+            let height = move |at| match at {
+                0 => u32::BITS + height_of(node),
+                position => height_of(position),
+            };
+            ranks.iter().enumerate().map(move |(at, rank)| (height(at), *rank)).collect::<Vec<_>>()
+        };
+        let mut all: Vec<_> = self.nodes.iter().enumerate().flat_map(of_node).collect();
+        all.sort_by_key(|(height, _)| std::cmp::Reverse(*height));
+        all.into_iter().map(|(_, rank)| rank).collect()
+    }
+
     /// The lowest living rank of a node.
     fn first_of(&self, node: usize, lives: impl Fn(Rank) -> bool) -> Option<Rank> {
         self.nodes[node].iter().copied().find(|rank| lives(*rank))
@@ -89,6 +103,11 @@ fn parent_of(of: usize, lives: impl Fn(usize) -> bool) -> Option<usize> {
         }
     }
     (0..of).find(|index| lives(*index))
+}
+
+/// How many levels of the tree are below an index.
+fn height_of(index: usize) -> u32 {
+    if index == 0 { u32::BITS } else { index.trailing_zeros() }
 }
 
 #[cfg(test)]
@@ -140,6 +159,19 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn those_with_most_ranks_below_them_come_first() {
+        let order = |size: u64, per_node| -> Vec<u16> {
+            let node_of: Vec<u64> = (0..size).map(|rank| rank / per_node).collect();
+            let order = RankTree::new(Rank(1), &node_of).highest_first();
+            order.into_iter().map(|rank| rank.0).collect()
+        };
+        assert_eq!(order(8, 1), [0, 4, 2, 6, 1, 3, 5, 7]);
+        // Two nodes, whose first ranks speak for them.
+        assert_eq!(order(8, 4), [0, 4, 2, 6, 1, 3, 5, 7]);
+        assert_eq!(order(6, 3), [0, 3, 2, 5, 1, 4]);
     }
 
     #[test]

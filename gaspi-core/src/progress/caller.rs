@@ -81,9 +81,7 @@ impl Sockets for Arrivals<'_> {
 
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {
         let Some(verbs) = self.verbs else { return self.tcp.sleep(limit, announce) };
-        verbs.table.arm();
-        // What has come before is told of by nobody.
-        if verbs.poll_armed() {
+        if verbs.arm_for_sleep() {
             return true;
         }
         let slept = self.tcp.sleep(limit, announce);

@@ -290,8 +290,9 @@ impl Progress {
         }
         let corked = endpoints.flush_corked(tcp.up);
         let ticked = endpoints.polling.owner() == PollOwner::Timer;
-        let mut acks_delayed = false;
-        if let Some(mut receiver) = try_receiver(endpoints) {
+        let (mut acks_delayed, receiver) = (false, try_receiver(endpoints));
+        let held = receiver.is_none();
+        if let Some(mut receiver) = receiver {
             // What callers have received is not lively.
             receiver.take_bulk();
             receiver.turn(tcp, 0, || ());
@@ -309,22 +310,19 @@ impl Progress {
             endpoints.polling.set_acks_delayed(acks_delayed);
         }
         if endpoints.remote {
-            self.settle_poll_owner(ticked, corked, acks_delayed);
+            let polls = endpoints.polling.caller_polls();
+            let sleeper = endpoints.polling.has_sleeper();
+            let brief = endpoints.polling.take_brief();
+            let turn = Turn { ticked, corked, acks_delayed, polls, sleeper, held, brief };
+            self.settle_poll_owner(turn);
         }
     }
 
     /// Settles who looks after the sockets from now on, after what this turn has found.
-    fn settle_poll_owner(&mut self, ticked: bool, corked: bool, acks_delayed: bool) {
+    fn settle_poll_owner(&mut self, turn: Turn) {
         let endpoints = self.served.tcp().table;
         let polling = &endpoints.polling;
-        let mut next = self.schedule.after(Turn {
-            ticked,
-            corked,
-            acks_delayed,
-            polls: polling.caller_polls(),
-            sleeper: polling.has_sleeper(),
-            brief: polling.take_brief(),
-        });
+        let mut next = self.schedule.after(turn);
         if next != PollOwner::Timer && !endpoints.rejoin_epoll() {
             next = PollOwner::Timer;
         }

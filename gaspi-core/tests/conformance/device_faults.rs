@@ -7,7 +7,11 @@ use gaspi_mock_card::Fabric;
 
 /// Two ranks whose devices carry messages.
 fn run_with_messages(body: impl Fn(&Runtime, &Fabric) + Sync) {
-    let options = ("", &Config::default());
+    run_with_messages_on("", body);
+}
+
+fn run_with_messages_on(devices: &str, body: impl Fn(&Runtime, &Fabric) + Sync) {
+    let options = (devices, &Config::default());
     let by_device = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
     run_with_prepared(2, options, |_| (), by_device, body);
 }
@@ -38,6 +42,35 @@ fn messages_go_by_devices() {
         }
         let sent = fabric.counter(device, "solicited") - before;
         assert!(sent >= 100, "{sent} messages for 100 barriers");
+        meet(rt);
+    });
+}
+
+/// The answer is the last that comes by the device, as its rank does nothing else.
+fn a_read_of_nothing_is_over_though_nothing_follows_its_answer() {
+    let (quiet, id) = (std::sync::Barrier::new(2), NotificationId(1));
+    run_with_messages_on("max_registered=15000000", |rt, fabric| {
+        make(rt, S0, 8192);
+        // No device takes it, so that reads go by the connection, which a device carries.
+        make(rt, S1, LARGE);
+        add_by_device(rt, fabric);
+        meet(rt);
+        if rt.rank() == Rank(0) {
+            let nothing = Transfer { local: S1, remote: S1, size: 0, ..eight(Rank(1)) };
+            let before = fabric.counter(1, "solicited");
+            for round in 0..2000 {
+                // Reads of nothing are carried out at once unless they follow another request. That
+                // has often been answered before this one comes.
+                rt.notify(Rank(1), S1, id, 1, Q0, LIMIT).expect("posted");
+                (0..round % 100 * 20).for_each(|_| std::hint::spin_loop());
+                rt.read_notify(&nothing, id, Q0, LIMIT).expect("posted");
+                rt.wait(Q0, LIMIT).expect("wait");
+                assert_eq!(rt.notify_reset(S1, id), Ok(1));
+            }
+            let answers = fabric.counter(1, "solicited") - before;
+            assert!(answers > 0, "the device carried no answer");
+        }
+        quiet.wait();
         meet(rt);
     });
 }
@@ -253,5 +286,6 @@ tests! {
         memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment,
         messages_go_by_devices;
     VERBS_PAIRS:
+        a_read_of_nothing_is_over_though_nothing_follows_its_answer,
         messages_survive_pairs_that_fail;
 }

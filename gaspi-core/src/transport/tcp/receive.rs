@@ -506,6 +506,10 @@ impl Incoming {
             self.partial.clear();
             bytes = &bytes[len - before..];
             tcp.handle(connection, self, frame)?;
+            // A payload of nothing is whole at once; perhaps nothing follows.
+            if self.served.body.as_ref().is_some_and(|body| body.left == 0) {
+                tcp.arrived(connection, self)?;
+            }
         }
         Ok(())
     }

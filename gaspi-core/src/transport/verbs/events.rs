@@ -17,6 +17,9 @@ use crate::sync::{AtomicU8, AtomicU32, Ordering};
 use libibverbs_sys as sys;
 use std::os::fd::BorrowedFd;
 
+/// How often a thread that is about to rest looks, while something comes each time.
+const LOOKS_AT_REST: usize = 8;
+
 /// Whether a device can carry requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -234,8 +237,8 @@ impl DeviceTable {
     }
 
     /// Has the channel say when something comes from now on; the caller looks once more before it
-    /// sleeps.
-    pub(crate) fn arm(&self) {
+    /// rests.
+    fn arm(&self) {
         self.arming.now.store(armed::FOR_ALL, Ordering::SeqCst);
         self.device.arm();
     }
@@ -267,20 +270,37 @@ impl DeviceTable {
 impl Verbs<'_> {
     /// Nobody looks from now on: has the channel tell of what somebody waits for.
     pub(crate) fn rest(self) {
-        loop {
+        for _ in 0..LOOKS_AT_REST {
             let level = self.table.arming.at_rest();
             // Still armed: whoever takes from the channel what it says looks, and rests later.
             if self.table.arming.now.load(Ordering::SeqCst) >= level {
                 return;
             }
-            match level {
-                armed::FOR_ALL => self.table.arm(),
-                _ => self.table.arm_for_messages(),
-            }
-            // What has come before is told of by nobody.
-            if !self.poll_armed() {
+            if !self.arm_and_look(level) {
                 return;
             }
         }
+        // It comes faster than this thread, which may have other things to do.
+        self.stream.sets.wakeup.wake();
+    }
+
+    /// Has the channel say when something comes from now on, for a thread that sleeps if there is
+    /// nothing; whether there was.
+    pub(crate) fn arm_for_sleep(self) -> bool {
+        self.arm_and_look(armed::FOR_ALL)
+    }
+
+    /// Arms the channel and looks for what has come before, of which nobody tells; whether there
+    /// was anything. A look may leave some of it, so that the channel does not count as armed then.
+    fn arm_and_look(self, level: u8) -> bool {
+        match level {
+            armed::FOR_ALL => self.table.arm(),
+            _ => self.table.arm_for_messages(),
+        }
+        let busy = self.poll_armed();
+        if busy {
+            self.table.arming.now.store(armed::NOT, Ordering::SeqCst);
+        }
+        busy
     }
 }

@@ -473,6 +473,7 @@ impl<'a> Verbs<'a> {
             // All that has come before is handled.
             self.drain(&mut receives);
             resets.into_iter().for_each(|peer| self.reset(peer, true));
+            self.feed_parked(&mut receives);
             busy = true;
         }
         if !busy {
@@ -533,6 +534,8 @@ impl<'a> Verbs<'a> {
             come.iter().for_each(|completion| self.received(receives, &completion));
             self.refill(receives);
         }
+        // Also where what was parked is dropped: nothing might come that has a look refill it.
+        self.refill(receives);
         if handled > 0 {
             self.end_of_bytes(receives);
             // What had waited for its socket may have held all buffers.

@@ -23,9 +23,11 @@ use std::time::{Duration, Instant};
 /// How long the news may take that a rank has left which refuses a connection.
 const NEWS_LIMIT: Duration = Duration::from_millis(500);
 
-/// How many ranks that refuse a connection one that leaves tries at most before it waits for others
-/// to connect to it.
-const TRIES: usize = 16;
+/// How many ranks that refuse a connection one that leaves tries at once, and how many milliseconds
+/// apart further ones while it waits for others to connect to it: so many that it misses none in a
+/// job of this size, and in a larger one no more than it costs where all leave on few cores.
+const TRIES: usize = 64;
+const TRY_MS: u128 = 10;
 
 /// How long a rank that is in the place of one that has ended may take to connect.
 const REPLACED: Duration = Duration::from_millis(300);
@@ -49,6 +51,16 @@ pub(super) struct Ends {
     unreachable: bool,
     /// Since when ranks refuse connections. None of them is a parent.
     refusing: HashMap<Rank, Instant>,
+    /// This rank leaves, and has had no parent.
+    search: Option<Search>,
+}
+
+/// How a rank that leaves finds one that it can tell so.
+#[derive(Debug)]
+struct Search {
+    since: Instant,
+    /// Whom it tries, those first that wait for most others when they leave.
+    order: Vec<Rank>,
 }
 
 impl Ends {
@@ -66,6 +78,7 @@ impl Ends {
             ended: 0,
             unreachable: false,
             refusing: HashMap::new(),
+            search: None,
         }
     }
 
@@ -117,11 +130,17 @@ impl Ends {
     }
 
     /// Whom this rank, which leaves, tells so where it has no parent.
-    fn first_that_lives(&self, me: Rank) -> Option<Rank> {
-        let others = (0..self.is_told.len()).map(|rank| Rank(rank as u16));
-        let mut others = others.filter(|rank| *rank != me && !self.is_told[rank.index()]);
-        let first = others.find(|rank| !self.refusing.contains_key(rank));
-        first.filter(|_| self.refusing.len() < TRIES)
+    fn first_that_lives(&mut self, me: Rank) -> Option<Rank> {
+        let begin = || Search { since: Instant::now(), order: self.tree.highest_first() };
+        let search = self.search.get_or_insert_with(begin);
+        let further = search.since.elapsed().as_millis() / TRY_MS;
+        if self.refusing.len() >= TRIES + further as usize {
+            return None;
+        }
+        let may_live = |rank: &&Rank| {
+            **rank != me && !self.is_told[rank.index()] && !self.refusing.contains_key(rank)
+        };
+        search.order.iter().find(may_live).copied()
     }
 
     fn choose_parent(&mut self) {

@@ -17,15 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// After this an address does not lead there.
 const DEAD_AFTER: Duration = Duration::from_secs(10);
 
-/// Two ranks on nodes of their own, not connected with each other but by a keepalive connection.
-fn two_ranks(id: &str) -> [Runtime; 2] {
-    let join = |rank: u16| {
-        let job = Job::in_process(id, Rank(rank), 2).on_node(rank.into());
+/// Ranks on nodes of their own, not connected with each other but by keepalive connections.
+fn ranks<const N: usize>(id: &str) -> [Runtime; N] {
+    let join = |rank: usize| {
+        let job = Job::in_process(id, Rank(rank as u16), N as u32).on_node(rank as u64);
         let config = Config { topology: Topology::None, ..Config::default() };
         PendingInit::new(job, config).expect("job").wait(LIMIT).expect("join")
     };
     std::thread::scope(|scope| {
-        let joining = [0, 1].map(|rank| scope.spawn(move || join(rank)));
+        let joining: [_; N] = std::array::from_fn(|rank| scope.spawn(move || join(rank)));
         joining.map(|rank| rank.join().expect("it joins"))
     })
 }
@@ -39,7 +39,7 @@ fn say(stream: &mut TcpStream, client: &mut Client) {
 
 #[test]
 fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
-    let [a, b] = two_ranks("about-to-watch");
+    let [a, b] = ranks("about-to-watch");
     let inner = b.inner();
     let mut addresses = inner.ranks.cards[1].endpoints.iter();
     let connected =
@@ -83,7 +83,7 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
 
 #[test]
 fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
-    let [a, b] = two_ranks("unheard");
+    let [a, b] = ranks("unheard");
     let inner = a.inner();
     let (keepalive, mut of_watched) = UnixStream::pair().expect("sockets");
     keepalive.set_nonblocking(true).expect("a socket");
@@ -107,6 +107,30 @@ fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
         connecting.turn(inner.tcp());
     }
     assert_eq!(inner.ranks.liveness(Rank(1)), liveness::LEFT);
+}
+
+#[test]
+fn a_rank_that_leaves_waits_for_nobody_where_all_have_left() {
+    let [first, others @ ..]: [_; 40] = ranks("all-leave");
+    let inner = first.inner();
+    // Nobody hears what the others say.
+    inner.endpoints.stream.polling.stop();
+    inner.endpoints.stream.sets.wakeup.wake();
+    std::thread::scope(|scope| {
+        for other in others {
+            scope.spawn(move || other.term(LIMIT).expect("term"));
+        }
+    });
+    let mut connecting = Connector::new(inner.tcp());
+    connecting.say_farewell(inner.tcp());
+    let begin = Instant::now();
+    while connecting.has_to_stay(inner.tcp()) {
+        assert!(begin.elapsed() < PATIENCE, "it waits for ranks that have left");
+        for number in 0..=connecting.next {
+            connecting.serve_attempt(inner.tcp(), number);
+        }
+        connecting.turn(inner.tcp());
+    }
 }
 
 #[test]
