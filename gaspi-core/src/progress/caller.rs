@@ -44,12 +44,12 @@ impl Arrivals<'_> {
             Looks::AtAll => BRIEF_LOOKS,
             Looks::ForMessages => 2 * BRIEF_LOOKS,
         };
-        let found = (0..count).find_map(|nth| {
+        let found = (0..count).find_map(|_| {
             match looks {
                 Looks::AtAll => {
                     verbs.poll();
                 }
-                Looks::ForMessages => verbs.look_for_message(nth),
+                Looks::ForMessages => verbs.look_for_message(),
             }
             attempt()
         })?;

@@ -5,21 +5,19 @@ use super::work::Completions;
 use crate::sync::epoch;
 
 /// Of so many looks one is at everything: requests that have ended, pairs that have failed.
-pub(super) const LOOKS: u32 = 8;
+const LOOKS: u32 = 8;
 
 impl Verbs<'_> {
-    /// Looks for the `nth` time since a thread waits for a message of another rank.
-    pub(crate) fn look_for_message(self, nth: u32) {
-        if nth % LOOKS == LOOKS - 1 {
-            self.poll();
-        } else {
-            self.take_messages();
-        }
-    }
-
-    /// Handles what has come from others, unless another thread looks.
-    fn take_messages(self) {
+    /// Handles what has come from others, for a thread that waits for a message, unless another
+    /// thread looks.
+    pub(crate) fn look_for_message(self) {
         let Some(mut receives) = self.table.receives.try_lock() else { return };
+        // Over all waits: each of many may find its message at its first look.
+        receives.message_looks = receives.message_looks.wrapping_add(1);
+        if receives.message_looks.is_multiple_of(LOOKS) {
+            self.poll_with(receives);
+            return;
+        }
         let mut completions = Completions::none();
         self.table.device.poll_received(&mut completions);
         if completions.count() == 0 {

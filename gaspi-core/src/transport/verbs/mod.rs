@@ -538,8 +538,6 @@ impl<'a> Verbs<'a> {
         self.refill(receives);
         if handled > 0 {
             self.end_of_bytes(receives);
-            // What had waited for its socket may have held all buffers.
-            self.refill(receives);
             self.up.ranks().wake_own();
         }
     }

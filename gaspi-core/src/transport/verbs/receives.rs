@@ -26,6 +26,8 @@ pub(super) struct Receives {
     limit_set: bool,
     /// By which pair something has come last.
     pub(super) last: Option<Found>,
+    /// Looks of threads that wait for messages.
+    pub(super) message_looks: u32,
     pub(super) streams: Streams,
 }
 
@@ -46,9 +48,17 @@ impl Receives {
         let low = count / 4;
         // What waits to be posted is missed where there are few.
         let chain = CHAIN.min(count as usize / 16).max(1);
-        let (limit_set, last) = (false, None);
-        let mut receives =
-            Receives { registration, memory, free, chain, low, limit_set, last, streams };
+        let mut receives = Receives {
+            registration,
+            memory,
+            free,
+            chain,
+            low,
+            limit_set: false,
+            last: None,
+            message_looks: 0,
+            streams,
+        };
         receives.refill(device)?;
         Ok(receives)
     }
@@ -142,7 +152,8 @@ impl Receives {
         let result = unsafe { inline::ibv_post_srq_recv(queue, work, &raw mut refused) };
         let posted = match result {
             0 => last + 1,
-            _ => works.iter().position(|work| ptr::eq(work, refused)).unwrap_or(0),
+            // Where it does not say which, all may be its own.
+            _ => works.iter().position(|work| ptr::eq(work, refused)).unwrap_or(last + 1),
         };
         self.free.drain(first..first + posted);
         check(result, "posting a receive")
