@@ -118,7 +118,10 @@ void begin_together(worker_t *me) {
   }
   if (my_rank != victim) {
     MUST(me, gaspi_notify(SEGMENT, victim, BEGUN + my_rank, 1, CONTROL, GUARD));
-    MUST(me, gaspi_wait(CONTROL, GUARD));
+    /* The victim may be gone before it has acknowledged what it knows. */
+    if (CALL(me, gaspi_wait(CONTROL, GUARD)) == GASPI_TIMEOUT) {
+      complain(me, "the victim neither acknowledges nor dies");
+    }
     return;
   }
   for (gaspi_rank_t rank = 0; rank < ranks; rank++) {

@@ -10,6 +10,7 @@ fn run_with_messages(body: impl Fn(&Runtime, &Fabric) + Sync) {
     run_with_messages_on("", body);
 }
 
+/// The same with these options of the devices.
 fn run_with_messages_on(devices: &str, body: impl Fn(&Runtime, &Fabric) + Sync) {
     let options = (devices, &Config::default());
     let by_device = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
