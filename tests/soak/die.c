@@ -62,13 +62,16 @@ static void collectives_with_dead(worker_t *me, gaspi_group_t group) {
                                       GASPI_COLL_OP_SUM, group, NULL, GASPI_BLOCK));
 }
 
-/* The atomic comes first: a rank that is known to be dead stays so from the first moment on. */
+/* A rank whose connections broke is corrupt a moment before its death is known: a call that may
+ * wait fails once it is. The atomic comes right behind: a dead rank stays so from the first moment
+ * on. */
 static void learn(worker_t *me, outcome_t outcome) {
   worker_t first = *me;
   gaspi_atomic_value_t old;
 
   if (me->pairs) {
     note(me, "a rank that is just known to be dead");
+    NEEDS_DEAD(me, gaspi_proc_ping(victim, GASPI_BLOCK));
     NEEDS_DEAD(me, gaspi_atomic_fetch_add(SEGMENT, ADDED, victim, NEW, &old, GASPI_BLOCK));
   }
   if (me->number == 0) {
@@ -83,6 +86,14 @@ static void learn(worker_t *me, outcome_t outcome) {
   }
 }
 
+/* Others may not know yet, and so may be in the collective that comes next: another one would
+ * differ from it. What the dead one did before its end may be enough for this one, not for ever. */
+static void finish_together(worker_t *me) {
+  while (collective(me, GASPI_BLOCK) == FINE) {
+  }
+  expect_dead(me, "a collective of the mix");
+}
+
 /* A worker, until it knows and has checked what it can alone. */
 static void *work(void *worker) {
   worker_t *me = worker;
@@ -95,6 +106,9 @@ static void *work(void *worker) {
     give_up(me, "the victim thinks that somebody is dead");
   }
   learn(me, outcome);
+  if (me->collectives) {
+    finish_together(me);
+  }
   for (int round = 0; round < ROUNDS; round++) {
     if (me->pairs) {
       pairwise_with_dead(me);
