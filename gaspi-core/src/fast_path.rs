@@ -183,7 +183,7 @@ impl<'a> FastPath<'a> {
     pub fn write(self, t: &Transfer, queue: QueueId) -> Option<()> {
         let target = self.target(t.rank, t.remote)?;
         let Some(room) = Self::room(target, t) else {
-            return self.write_by_device(t, target, None, queue);
+            return self.write_by_device(t, target, queue);
         };
         let Ends { local, remote } = self.ends(t, target, room)?;
         let peer = self.peer(t.rank)?;
@@ -222,7 +222,7 @@ impl<'a> FastPath<'a> {
         let target = self.target(t.rank, t.remote)?;
         let Some(room) = Self::room(target, t) else {
             self.check_signal(notification, value)?;
-            return self.write_by_device(t, target, Some((notification, value)), queue);
+            return self.write_notify_by_device(t, target, (notification, value), queue);
         };
         let Ends { local, remote } = self.ends(t, target, room)?;
         self.counts()?;
@@ -245,25 +245,26 @@ impl<'a> FastPath<'a> {
     }
 
     /// The lane by which this rank's device carries a transfer as it is, to which this thread may
-    /// post, the memory that is here, and who it is counted for.
+    /// post and which counts it, and the memory that is here.
     #[inline(always)]
     fn device_lane(
         &self,
         t: &Transfer,
         target: &Target,
         queue: QueueId,
-    ) -> Option<(DirectLane<'a>, &'a Segment, &'a PeerCounters)> {
+    ) -> Option<(DirectLane<'a>, &'a Segment)> {
         let local = self.segment(t.local)?;
         let fits_all =
             fits(target.size, t.remote_offset, t.size) && fits(local.size, t.local_offset, t.size);
         if !fits_all || !target.alive() {
             return None;
         }
-        let (peer, device) = (self.peer(t.rank)?, self.inner.endpoints.device.as_ref()?);
         self.queue(queue)?;
-        let lane = device.direct(queue, t.rank)?;
+        let device = self.inner.endpoints.device.as_ref()?;
+        // SAFETY: it has a target, as only ranks of the job have.
+        let lane = unsafe { device.direct_of(queue, t.rank) }?;
         let open = lane.is_open_to(self.guard.slot()) && lane.takes(t.size);
-        open.then_some((lane, local, peer))
+        open.then_some((lane, local))
     }
 
     /// Where both ends of a transfer lie, if devices reach them. Asked last, so that it is looked
@@ -279,44 +280,48 @@ impl<'a> FastPath<'a> {
     /// A write to a rank of another node, handed to this rank's device: it is done when the queue
     /// says so.
     #[inline(always)]
-    fn write_by_device(
+    fn write_by_device(&self, t: &Transfer, target: &Target, queue: QueueId) -> Option<()> {
+        let (lane, local) = self.device_lane(t, target, queue)?;
+        let places = Self::places(t, local, target)?;
+        self.take_slot(queue)?;
+        self.heed(lane.write(t.size, places))
+    }
+
+    /// The same with a notification.
+    #[inline(always)]
+    fn write_notify_by_device(
         &self,
         t: &Transfer,
         target: &Target,
-        signal: Option<(NotificationId, u32)>,
+        (notification, value): (NotificationId, u32),
         queue: QueueId,
     ) -> Option<()> {
-        let (lane, local, peer) = self.device_lane(t, target, queue)?;
-        let places = Self::places(t, local, target)?;
+        let (lane, here) = self.device_lane(t, target, queue)?;
+        let (local, remote) = Self::places(t, here, target)?;
         self.take_slot(queue)?;
-        let (notification, value) = signal.unwrap_or((NotificationId(0), 0));
-        let (segment, generation) = (t.remote, target.generation);
-        let remote = RemoteAddress { segment, generation, offset: t.remote_offset };
-        let stream = Stream { queue, generation: lane.generation() };
-        let put = Put { stream, remote, size: t.size, last: true, notification, value };
-        let requests =
-            if signal.is_none() { PeerCounter::Writes } else { PeerCounter::WriteNotifys };
-        peer.add(PeerCounter::BytesWritten as usize, t.size);
-        peer.add(requests as usize, 1);
-        self.guard.count(Counter::BytesWrittenVerbs as usize, t.size);
-        self.guard.count(Counter::RequestsVerbs as usize, 1);
-        if let Err(refused) = lane.write(&put, places, signal.is_some()) {
-            self.call_progress(refused);
-        }
-        Some(())
+        let Transfer { remote: segment, remote_offset: offset, size, .. } = *t;
+        let put = move |generation| {
+            let stream = Stream { queue, generation };
+            let remote = RemoteAddress { segment, generation: target.generation, offset };
+            Put { stream, remote, size, last: true, notification, value }
+        };
+        let signal = (segment, notification, value);
+        self.heed(lane.write_notify((local, remote, size), signal, put))
     }
 
     /// The same for a read.
     #[inline(always)]
     fn read_by_device(&self, t: &Transfer, target: &Target, queue: QueueId) -> Option<()> {
-        let (lane, local, peer) = self.device_lane(t, target, queue)?;
+        let (lane, local) = self.device_lane(t, target, queue)?;
         let places = Self::places(t, local, target)?;
         self.take_slot(queue)?;
-        peer.add(PeerCounter::BytesRead as usize, t.size);
-        peer.add(PeerCounter::Reads as usize, 1);
-        self.guard.count(Counter::BytesReadVerbs as usize, t.size);
-        self.guard.count(Counter::RequestsVerbs as usize, 1);
-        if let Err(refused) = lane.read(t.size, places) {
+        self.heed(lane.read(t.size, places))
+    }
+
+    /// What was handed to the device is done but for its end, also if it was refused.
+    #[inline(always)]
+    fn heed(&self, posted: Result<(), Refused>) -> Option<()> {
+        if let Err(refused) = posted {
             self.call_progress(refused);
         }
         Some(())

@@ -3,7 +3,7 @@
 //!
 //! What goes to other ranks is counted by rank; the totals are sums over ranks. What a carrier
 //! brings to ranks of other nodes is counted besides where it is handed over, since a rank may be
-//! reached by several.
+//! reached by several. What threads post to a device without locks is counted by lanes alone.
 
 mod procedures;
 

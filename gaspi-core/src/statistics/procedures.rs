@@ -8,6 +8,7 @@ use crate::sync::epoch::{self, Guard, PEER_COUNTERS};
 use crate::sync::{AtomicU64, Ordering};
 use crate::transport::Carried;
 use crate::transport::endpoint::CarrierKind;
+use crate::transport::verbs::DirectCounts;
 use crate::wait::Call;
 use std::time::Duration;
 
@@ -25,6 +26,18 @@ impl CarrierKind {
             #[cfg(feature = "test-transports")]
             CarrierKind::Faulty | CarrierKind::Twin => CarrierKind::Stream.counters(),
         }
+    }
+}
+
+/// What lanes have counted, by counter.
+fn counters_of_lanes(counts: DirectCounts) -> impl Fn(PeerCounter) -> u64 {
+    move |counter| match counter {
+        PeerCounter::BytesWritten => counts.bytes_written,
+        PeerCounter::BytesRead => counts.bytes_read,
+        PeerCounter::Writes => counts.writes,
+        PeerCounter::WriteNotifys => counts.write_notifys,
+        PeerCounter::Reads => counts.reads,
+        PeerCounter::ReadNotifys | PeerCounter::Notifys | PeerCounter::Atomics => 0,
     }
 }
 
@@ -88,7 +101,27 @@ impl Inner {
             let shared = shared.map_or(0, |peers| peers[rank][index].load(Ordering::Relaxed));
             epoch::counted_for(self.id(), rank, index).wrapping_add(shared)
         };
-        counters.iter().map(of).fold(0, u64::wrapping_add)
+        let by_lanes = counters_of_lanes(self.direct_counts(rank));
+        let with_lanes = |counter| of(counter).wrapping_add(by_lanes(*counter));
+        counters.iter().map(with_lanes).fold(0, u64::wrapping_add)
+    }
+
+    /// What the lanes of a device have counted for a rank.
+    fn direct_counts(&self, rank: usize) -> DirectCounts {
+        let device = self.endpoints.device.as_ref();
+        device.map(|device| device.direct_counts(Rank(rank as u16))).unwrap_or_default()
+    }
+
+    /// What lanes have counted of what a carrier brings.
+    fn counted_by_lanes(&self, counter: Counter) -> u64 {
+        let of: fn(DirectCounts) -> u64 = match counter {
+            Counter::BytesWrittenVerbs => |counts| counts.bytes_written,
+            Counter::BytesReadVerbs => |counts| counts.bytes_read,
+            Counter::RequestsVerbs => |counts| counts.requests(),
+            _ => return 0,
+        };
+        let ranks = 0..self.ranks.size as usize;
+        ranks.map(|rank| of(self.direct_counts(rank))).fold(0, u64::wrapping_add)
     }
 
     /// The value since init; `rank` is for counters that take one.
@@ -99,7 +132,8 @@ impl Inner {
         match source {
             Source::Thread(counter) => {
                 let shared = self.statistics.shared[counter as usize].load(Ordering::Relaxed);
-                epoch::counted(self.id(), counter as usize).wrapping_add(shared)
+                let counted = epoch::counted(self.id(), counter as usize).wrapping_add(shared);
+                counted.wrapping_add(self.counted_by_lanes(counter))
             }
             Source::All(counter) => sum(&mut (0..self.ranks.size), &[counter]),
             Source::Rank(counters) => self.counted_for(rank, counters),

@@ -10,9 +10,9 @@
 //! Invariant: while a thread holds the bias the pair is up and nothing waits in the lane; a run is
 //! open, unless the bias rests.
 
-use super::post::{POSTING, PostSend, Poster};
+use super::post::{Data, POSTING, PostSend, Poster, Template};
 use super::work::{Limits, Local, Remote, check, immediate};
-use crate::ids::QueueId;
+use crate::ids::{NotificationId, QueueId, SegmentId};
 use crate::sync::bias::Bias;
 use crate::sync::epoch::Slot;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -52,12 +52,75 @@ pub(super) struct Direct {
     signals: Signals,
     /// The generation of the queue beside [`RUNS`], or 0.
     run: AtomicU64,
-    /// Requests of the run.
-    requests: AtomicU32,
-    /// Whether there are writes among them that no read is behind.
-    has_written: AtomicBool,
+    counts: Counts,
+    /// Its next request.
+    template: Template,
     /// The error that the device refused a request with.
     refused: AtomicU32,
+}
+
+/// What has been posted without the lane's lock, ever: statistics count it nowhere else.
+#[derive(Debug, Default)]
+struct Counts {
+    bytes_written: AtomicU64,
+    bytes_read: AtomicU64,
+    /// Those without a notification.
+    writes: AtomicU64,
+    write_notifys: AtomicU64,
+    reads: AtomicU64,
+    /// Requests before the run.
+    before_run: AtomicU64,
+    /// Writes that are not to be heeded any more: a read is behind them, or the lane has been told.
+    old_writes: AtomicU64,
+}
+
+impl Counts {
+    /// By who holds the bias, in a section.
+    #[inline(always)]
+    fn add(counter: &AtomicU64, amount: u64) {
+        counter.store(counter.load(PLAIN).wrapping_add(amount), PLAIN);
+    }
+
+    fn get(&self) -> DirectCounts {
+        DirectCounts {
+            bytes_written: self.bytes_written.load(PLAIN),
+            bytes_read: self.bytes_read.load(PLAIN),
+            writes: self.writes.load(PLAIN),
+            write_notifys: self.write_notifys.load(PLAIN),
+            reads: self.reads.load(PLAIN),
+        }
+    }
+}
+
+/// What threads have posted to ranks of other nodes without locks, for statistics.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct DirectCounts {
+    pub(crate) bytes_written: u64,
+    pub(crate) bytes_read: u64,
+    /// Those without a notification.
+    pub(crate) writes: u64,
+    pub(crate) write_notifys: u64,
+    pub(crate) reads: u64,
+}
+
+impl DirectCounts {
+    pub(crate) fn requests(&self) -> u64 {
+        self.all_writes() + self.reads
+    }
+
+    fn all_writes(&self) -> u64 {
+        self.writes + self.write_notifys
+    }
+
+    pub(super) fn plus(self, other: DirectCounts) -> DirectCounts {
+        DirectCounts {
+            bytes_written: self.bytes_written.wrapping_add(other.bytes_written),
+            bytes_read: self.bytes_read.wrapping_add(other.bytes_read),
+            writes: self.writes + other.writes,
+            write_notifys: self.write_notifys + other.write_notifys,
+            reads: self.reads + other.reads,
+        }
+    }
 }
 
 /// Which work requests are signalled.
@@ -176,22 +239,31 @@ impl Direct {
 
     /// Behind the bias: nobody posts to the run.
     fn end_run(&self) -> Option<Run> {
-        let (run, requests) = (self.run.load(PLAIN), self.requests.load(PLAIN));
-        self.close_run();
+        let (run, before) = (self.run.load(PLAIN), self.counts.before_run.load(PLAIN));
+        let requests = (self.close_run() - before) as u32;
         (run != 0).then_some(Run { generation: run as u32, requests })
     }
 
-    fn close_run(&self) {
+    /// How many requests there have been.
+    fn close_run(&self) -> u64 {
+        let requests = self.counts.get().requests();
         self.run.store(0, PLAIN);
-        self.requests.store(0, PLAIN);
+        self.counts.before_run.store(requests, PLAIN);
+        requests
+    }
+
+    /// What has been posted without the lane's lock.
+    pub(super) fn counts(&self) -> DirectCounts {
+        self.counts.get()
     }
 
     /// Whether runs that were taken had writes that no read is behind, as far as nobody has asked
     /// before.
     pub(super) fn take_written(&self) -> bool {
-        let written = self.has_written.load(PLAIN);
-        self.has_written.store(false, PLAIN);
-        written
+        let writes = self.counts.get().all_writes();
+        let old = self.counts.old_writes.load(PLAIN);
+        self.counts.old_writes.store(writes, PLAIN);
+        writes != old
     }
 
     /// Why the device has refused a request.
@@ -230,6 +302,8 @@ impl Direct {
         self.signals.every.store(every, PLAIN);
         self.set_freed(0);
         self.set_next_signal(is_first);
+        // SAFETY: nobody holds the bias, and the lane's lock keeps others from giving it.
+        unsafe { self.template.prepare() };
         inline as usize >= PUT_LEN && self.bias.give(slot)
     }
 }
@@ -256,7 +330,12 @@ impl Direct {
     /// Whether an acknowledgement ends all that the run has posted.
     #[inline]
     fn ends_at_ack(&self) -> bool {
-        self.signals.lone.load(PLAIN) || !self.has_written.load(PLAIN)
+        self.signals.lone.load(PLAIN) || !self.has_written()
+    }
+
+    #[inline]
+    fn has_written(&self) -> bool {
+        self.counts.get().all_writes() != self.counts.old_writes.load(PLAIN)
     }
 
     /// Ends the run of the thread of `slot` if all of it has been acknowledged, which is enough,
@@ -273,7 +352,7 @@ impl Direct {
             return None;
         }
         self.close_run();
-        self.has_written.store(false, PLAIN);
+        self.take_written();
         self.bias.rest_in_section(slot);
         Some(generation)
     }
@@ -309,7 +388,6 @@ impl Direct {
         let first = self.next();
         let next = first + requests;
         self.next.store(next, PLAIN);
-        self.requests.store(self.requests.load(PLAIN) + 1, PLAIN);
         let signalled = next >= self.signals.at.load(PLAIN);
         if signalled {
             self.signals.below.store(next, PLAIN);
@@ -323,9 +401,13 @@ impl Direct {
     fn count_read(&self) -> u64 {
         let first = self.next();
         self.next.store(first + 1, PLAIN);
-        self.requests.store(self.requests.load(PLAIN) + 1, PLAIN);
         self.signals.below.store(first + 1, PLAIN);
         first
+    }
+
+    #[inline(always)]
+    fn outcome(&self, result: i32) -> Result<(), Refused> {
+        if result == 0 { Ok(()) } else { Err(self.note_refusal(result)) }
     }
 
     #[cold]
@@ -379,49 +461,69 @@ impl DirectLane<'_> {
         size.wrapping_sub(1) < self.0.size_max.load(PLAIN)
     }
 
-    /// The generation of the queue that requests belong to.
-    #[inline(always)]
-    pub(crate) fn generation(self) -> u32 {
-        self.0.run.load(PLAIN) as u32
-    }
-
-    /// Posts a put that it [takes](DirectLane::takes).
+    /// Posts a write of a size that it [takes](DirectLane::takes).
     ///
     /// # Errors
     /// The device refuses it.
     #[inline(always)]
-    pub(crate) fn write(
-        self,
-        put: &Put,
-        (local, remote): (Local, Remote),
-        notifies: bool,
-    ) -> Result<(), Refused> {
-        let (lane, data) = (self.0, (local, remote, put.size));
-        let (inline, poster) = (lane.inline.load(PLAIN), lane.poster());
-        lane.has_written.store(true, PLAIN);
-        let result = if let Some(immediate) = immediate(put) {
-            let numbered = lane.count(1);
-            // SAFETY: as for `write_and_send`.
-            unsafe { poster.write_with(numbered, data, immediate, inline) }
-        } else if notifies {
-            self.write_and_send(*put, local, remote)
-        } else {
-            let numbered = lane.count(1);
-            // SAFETY: as for `write_and_send`.
-            unsafe { poster.write(numbered, data, inline) }
+    pub(crate) fn write(self, size: u64, (local, remote): (Local, Remote)) -> Result<(), Refused> {
+        let lane = self.0;
+        Counts::add(&lane.counts.bytes_written, size);
+        Counts::add(&lane.counts.writes, 1);
+        let kind = (None, lane.inline.load(PLAIN));
+        // SAFETY: the thread holds the bias, and while it does the pair lasts; the memory stays
+        // until the run ends.
+        let result = unsafe {
+            lane.template.write(lane.poster(), lane.count(1), (local, remote, size), kind)
         };
-        if result == 0 { Ok(()) } else { Err(lane.note_refusal(result)) }
+        lane.outcome(result)
     }
 
-    /// The same of a put whose notification does not go along with its data.
-    #[cold]
-    fn write_and_send(self, put: Put, local: Local, remote: Remote) -> i32 {
+    /// The same with a notification. `put` gives the frame for the generation of the queue, if the
+    /// notification cannot go along with the data.
+    ///
+    /// # Errors
+    /// The device refuses it.
+    #[inline(always)]
+    pub(crate) fn write_notify(
+        self,
+        (local, remote, size): Data,
+        (segment, notification, value): (SegmentId, NotificationId, u32),
+        put: impl FnOnce(u32) -> Put,
+    ) -> Result<(), Refused> {
         let lane = self.0;
+        Counts::add(&lane.counts.bytes_written, size);
+        Counts::add(&lane.counts.write_notifys, 1);
+        let immediate = immediate(segment, notification, value);
+        let result = if immediate.is_some() {
+            let (data, kind) = ((local, remote, size), (immediate, lane.inline.load(PLAIN)));
+            // SAFETY: as for `write`.
+            unsafe { lane.template.write(lane.poster(), lane.count(1), data, kind) }
+        } else {
+            let here = (local.address, local.key);
+            self.write_and_send(here, (remote.address, remote.key), put)
+        };
+        lane.outcome(result)
+    }
+
+    /// The same where the notification follows the data. The arguments go by registers.
+    #[cold]
+    #[inline(never)]
+    fn write_and_send(
+        self,
+        (here, local_key): (u64, Option<u32>),
+        (there, remote_key): (u64, u32),
+        put: impl FnOnce(u32) -> Put,
+    ) -> i32 {
+        let lane = self.0;
+        let put = put(lane.run.load(PLAIN) as u32);
+        let local = Local { address: here, key: local_key };
+        let remote = Remote { address: there, key: remote_key };
         let (data, numbered) = ((local, remote, put.size), lane.count(2));
         // What the message does not carry has its place.
         let message = Put { size: 0, ..put }.encoded();
         let inline = lane.inline.load(PLAIN);
-        // SAFETY: the pair lasts while the bias is held; the memory stays until the run ends.
+        // SAFETY: as for `write`.
         unsafe { lane.poster().write_and_send(numbered, data, &message, inline) }
     }
 
@@ -433,8 +535,10 @@ impl DirectLane<'_> {
     pub(crate) fn read(self, size: u64, (local, remote): (Local, Remote)) -> Result<(), Refused> {
         let lane = self.0;
         let first = lane.count_read();
+        Counts::add(&lane.counts.bytes_read, size);
+        Counts::add(&lane.counts.reads, 1);
         // SAFETY: as for `write`.
-        let result = unsafe { lane.poster().read(first, (local, remote, size)) };
-        if result == 0 { Ok(()) } else { Err(lane.note_refusal(result)) }
+        let result = unsafe { lane.template.read(lane.poster(), first, (local, remote, size)) };
+        lane.outcome(result)
     }
 }

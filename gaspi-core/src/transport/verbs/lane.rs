@@ -498,7 +498,8 @@ impl LaneState {
                 return Ok(Some(Request::Put { put, data }));
             }
             let part = put.size.min(limits.message);
-            let immediate = immediate(&put).filter(|_| part == put.size);
+            let immediate = immediate(put.remote.segment, put.notification, put.value);
+            let immediate = immediate.filter(|_| part == put.size);
             put.size -= part;
             notifies &= immediate.is_none();
             let signalled = signalled && put.size == 0 && !notifies;

@@ -1,7 +1,7 @@
 //! Which thread may post to a lane without its lock.
 
 use super::DeviceTable;
-use super::direct::{DirectLane, Refused};
+use super::direct::{DirectCounts, DirectLane, Refused};
 use super::lane::Lane;
 use super::queue_lanes::QueueLanes;
 use crate::ids::{QueueId, Rank};
@@ -15,6 +15,16 @@ impl DeviceTable {
     #[inline(always)]
     pub(crate) fn direct(&self, queue: QueueId, peer: Rank) -> Option<DirectLane<'_>> {
         self.of_queue(queue)?.direct(peer).map(DirectLane)
+    }
+
+    /// The same for a rank of the job, which is not checked.
+    ///
+    /// # Safety
+    /// `peer` is below the number of ranks.
+    #[inline(always)]
+    pub(crate) unsafe fn direct_of(&self, queue: QueueId, peer: Rank) -> Option<DirectLane<'_>> {
+        // SAFETY: the caller's promise.
+        unsafe { self.of_queue(queue)?.direct_of(peer) }.map(DirectLane)
     }
 
     /// Lets a thread post to a lane without its lock from now on, unless something is in the way;
@@ -70,6 +80,12 @@ impl DeviceTable {
 
 /// What is found without locks.
 impl DeviceTable {
+    /// What threads have posted to a rank without locks.
+    pub(crate) fn direct_counts(&self, peer: Rank) -> DirectCounts {
+        let lanes = self.of_queues.iter().filter_map(|queue| queue.get()?.direct(peer));
+        lanes.fold(DirectCounts::default(), |sum, lane| sum.plus(lane.counts()))
+    }
+
     /// What there is of a queue, if one of its lanes has ever been used.
     #[inline(always)]
     pub(super) fn of_queue(&self, queue: QueueId) -> Option<&QueueLanes> {

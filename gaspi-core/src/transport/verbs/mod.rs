@@ -79,7 +79,7 @@ use work::{Completion, Completions, Outcome};
 pub(crate) use atomics::AtomicReach;
 pub(crate) use device::Device;
 pub use diagnostics::rdma_checks;
-pub(crate) use direct::{DirectLane, Refused};
+pub(crate) use direct::{DirectCounts, DirectLane, Refused};
 pub(crate) use lone_run::LoneRun;
 pub(crate) use opened::{Wishes, inspect, networks};
 pub(crate) use select::{NoDevice, Place};

@@ -3,6 +3,7 @@
 use super::work::{Local, Remote};
 use crate::wire::frame::PUT_LEN;
 use libibverbs_sys as sys;
+use std::cell::UnsafeCell;
 use std::mem::MaybeUninit;
 use std::ptr;
 
@@ -21,7 +22,8 @@ pub(super) fn part(local: Local, size: u64) -> sys::ibv_sge {
 /// Data of a transfer: where it lies here and there, and how many bytes.
 pub(super) type Data = (Local, Remote, u64);
 
-/// A request on the stack of the caller, of which only what its kind needs has been written.
+/// A request of which only what its kind needs has been written.
+#[derive(Debug)]
 struct Posted {
     work: MaybeUninit<sys::ibv_send_wr>,
     part: sys::ibv_sge,
@@ -41,13 +43,28 @@ impl Posted {
         flags: u32,
         next: *mut sys::ibv_send_wr,
     ) {
+        self.set_links(next);
+        self.set_kind(id, opcode, flags);
+    }
+
+    /// Writes which memory it is about, and what follows it.
+    #[inline(always)]
+    fn set_links(&mut self, next: *mut sys::ibv_send_wr) {
         let (work, part) = (self.work.as_mut_ptr(), &raw mut self.part);
         // SAFETY: inside of the request, of which nothing is read.
         unsafe {
-            (&raw mut (*work).wr_id).write(id);
             (&raw mut (*work).next).write(next);
             (&raw mut (*work).sg_list).write(part);
             (&raw mut (*work).num_sge).write(1);
+        }
+    }
+
+    #[inline(always)]
+    fn set_kind(&mut self, id: u64, opcode: sys::ibv_wr_opcode, flags: u32) {
+        let work = self.work.as_mut_ptr();
+        // SAFETY: inside of the request too.
+        unsafe {
+            (&raw mut (*work).wr_id).write(id);
             (&raw mut (*work).opcode).write(opcode);
             (&raw mut (*work).send_flags).write(flags);
         }
@@ -89,68 +106,12 @@ pub(super) struct Poster {
 }
 
 impl Poster {
-    /// Posts a write with this number, of data that goes along where it fits in line.
-    ///
-    /// # Safety
-    /// The pair exists, and the memory stays until the request has ended.
-    #[inline(always)]
-    pub(super) unsafe fn write(
-        self,
-        (id, signalled): (u64, bool),
-        (local, remote, size): Data,
-        inline: u32,
-    ) -> i32 {
-        let mut write = Posted::new(part(local, size));
-        let flags = flags(signalled, size <= u64::from(inline));
-        write.set(id, sys::IBV_WR_RDMA_WRITE, flags, ptr::null_mut());
-        write.set_remote(remote);
-        // SAFETY: as the caller says.
-        unsafe { write.post(self) }
-    }
-
-    /// Posts a write as [`write`](Poster::write) does, with 32 bits that go along with it.
-    ///
-    /// # Safety
-    /// As for [`write`](Poster::write).
-    #[inline(always)]
-    pub(super) unsafe fn write_with(
-        self,
-        (id, signalled): (u64, bool),
-        (local, remote, size): Data,
-        immediate: u32,
-        inline: u32,
-    ) -> i32 {
-        let mut write = Posted::new(part(local, size));
-        let flags = flags(signalled, size <= u64::from(inline));
-        write.set(id, sys::IBV_WR_RDMA_WRITE_WITH_IMM, flags, ptr::null_mut());
-        write.set_remote(remote);
-        // SAFETY: inside of the request, of which nothing is read.
-        unsafe {
-            let work = write.work.as_mut_ptr();
-            (&raw mut (*work).__bindgen_anon_1.imm_data).write(immediate.to_be());
-        }
-        // SAFETY: as the caller says.
-        unsafe { write.post(self) }
-    }
-
-    /// Posts a read with this number, which is signalled.
-    ///
-    /// # Safety
-    /// As for [`write`](Poster::write).
-    #[inline(always)]
-    pub(super) unsafe fn read(self, id: u64, (local, remote, size): Data) -> i32 {
-        let mut read = Posted::new(part(local, size));
-        read.set(id, sys::IBV_WR_RDMA_READ, flags(true, false), ptr::null_mut());
-        read.set_remote(remote);
-        // SAFETY: as the caller says.
-        unsafe { read.post(self) }
-    }
-
     /// Posts a message with this number, for which somebody may wait while the peer's program
     /// computes: it asks for an event.
     ///
     /// # Safety
-    /// As for [`write`](Poster::write); what goes along is read before this returns.
+    /// The pair exists, and the memory stays until the request has ended; what goes along is read
+    /// before this returns.
     #[inline(always)]
     pub(super) unsafe fn send(
         self,
@@ -169,7 +130,7 @@ impl Poster {
     /// one chain. The message is the one that may be signalled.
     ///
     /// # Safety
-    /// As for [`write`](Poster::write).
+    /// The pair exists, and the memory stays until the requests have ended.
     #[inline(always)]
     pub(super) unsafe fn write_and_send(
         self,
@@ -187,5 +148,80 @@ impl Poster {
         write.set_remote(remote);
         // SAFETY: as the caller says; the message is read before this returns.
         unsafe { write.post(self) }
+    }
+}
+
+/// A request that is posted again and again from the same place: what is always alike has been
+/// written there.
+#[derive(Debug)]
+pub(super) struct Template(UnsafeCell<Posted>);
+
+// SAFETY: what it points to is its own part; any thread may post it.
+unsafe impl Send for Template {}
+// SAFETY: whoever prepares it or posts it does so alone, as those functions ask for.
+unsafe impl Sync for Template {}
+
+impl Default for Template {
+    fn default() -> Template {
+        Template(UnsafeCell::new(Posted::new(part(Local { address: 0, key: None }, 0))))
+    }
+}
+
+impl Template {
+    /// Writes what is always alike. It may not be moved any more.
+    ///
+    /// # Safety
+    /// Nobody else prepares it or posts it meanwhile.
+    pub(super) unsafe fn prepare(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { &mut *self.0.get() }.set_links(ptr::null_mut());
+    }
+
+    /// Posts a write with this number, of data that goes along where it fits in line, and with 32
+    /// bits if there are such.
+    ///
+    /// # Safety
+    /// It has been prepared, and nobody else prepares it or posts it meanwhile. The pair exists,
+    /// and the memory stays until the request has ended.
+    #[inline(always)]
+    pub(super) unsafe fn write(
+        &self,
+        by: Poster,
+        (id, signalled): (u64, bool),
+        (local, remote, size): Data,
+        (immediate, inline): (Option<u32>, u32),
+    ) -> i32 {
+        // SAFETY: the caller's promise.
+        let write = unsafe { &mut *self.0.get() };
+        write.part = part(local, size);
+        let flags = flags(signalled, size <= u64::from(inline));
+        let opcode = match immediate {
+            Some(_) => sys::IBV_WR_RDMA_WRITE_WITH_IMM,
+            None => sys::IBV_WR_RDMA_WRITE,
+        };
+        write.set_kind(id, opcode, flags);
+        write.set_remote(remote);
+        if let Some(immediate) = immediate {
+            let work = write.work.as_mut_ptr();
+            // SAFETY: inside of the request, of which nothing is read.
+            unsafe { (&raw mut (*work).__bindgen_anon_1.imm_data).write(immediate.to_be()) };
+        }
+        // SAFETY: as the caller says.
+        unsafe { write.post(by) }
+    }
+
+    /// Posts a read with this number, which is signalled.
+    ///
+    /// # Safety
+    /// As for [`write`](Template::write).
+    #[inline(always)]
+    pub(super) unsafe fn read(&self, by: Poster, id: u64, (local, remote, size): Data) -> i32 {
+        // SAFETY: the caller's promise.
+        let read = unsafe { &mut *self.0.get() };
+        read.part = part(local, size);
+        read.set_kind(id, sys::IBV_WR_RDMA_READ, flags(true, false));
+        read.set_remote(remote);
+        // SAFETY: as the caller says.
+        unsafe { read.post(by) }
     }
 }

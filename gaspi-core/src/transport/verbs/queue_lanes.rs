@@ -27,6 +27,16 @@ impl QueueLanes {
         self.direct.get(peer.index())?.get()
     }
 
+    /// The same for a rank of the job, which is not checked.
+    ///
+    /// # Safety
+    /// `peer` is below the number of ranks.
+    #[inline(always)]
+    pub(super) unsafe fn direct_of(&self, peer: Rank) -> Option<&Direct> {
+        // SAFETY: the caller's promise; there is a place for each rank.
+        unsafe { self.direct.get_unchecked(peer.index()) }.get()
+    }
+
     /// The send queue of a lane can be found from now on.
     pub(super) fn add(&self, peer: Rank, direct: &Arc<Direct>) {
         self.direct[peer.index()].get_or_init(|| Arc::clone(direct));

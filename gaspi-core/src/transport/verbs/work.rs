@@ -1,7 +1,7 @@
 //! What is said between this rank and its device: requests, completions, errors, and limits.
 
 use crate::ids::{NotificationId, SegmentId};
-use crate::wire::message::{AtomicOperation, Put};
+use crate::wire::message::AtomicOperation;
 use libibverbs_sys as sys;
 use libibverbs_sys::inline;
 use std::io;
@@ -41,11 +41,15 @@ pub(super) struct Completion {
     pub(super) outcome: Outcome,
 }
 
-/// The notification of a put as the 32 bits that go along with a write, where it fits: its segment,
+/// A notification behind a put as the 32 bits that go along with a write, where it fits: its segment,
 /// its number, and a value below 256. The key of the write stands for the generation.
 #[inline(always)]
-pub(super) fn immediate(put: &Put) -> Option<u32> {
-    let (segment, NotificationId(id), value) = (put.remote.segment, put.notification, put.value);
+pub(super) fn immediate(
+    segment: SegmentId,
+    notification: NotificationId,
+    value: u32,
+) -> Option<u32> {
+    let NotificationId(id) = notification;
     let fits = value.wrapping_sub(1) < 0xff && id <= 0xffff;
     fits.then_some(u32::from(segment.0) << 24 | id << 8 | value)
 }
@@ -215,18 +219,10 @@ fn completion(found: &sys::ibv_wc) -> Completion {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::QueueId;
-    use crate::wire::message::{RemoteAddress, Stream};
 
     #[test]
     fn a_notification_goes_along_with_a_write_if_it_fits() {
-        let of = |segment, id, value| {
-            let segment = SegmentId(segment);
-            let (notification, remote) =
-                (NotificationId(id), RemoteAddress { segment, generation: 7, offset: 8 });
-            let stream = Stream { queue: QueueId(0), generation: 9 };
-            immediate(&Put { stream, remote, size: 1, last: true, notification, value })
-        };
+        let of = |segment, id, value| immediate(SegmentId(segment), NotificationId(id), value);
         for (segment, id, value) in [(0, 0, 1), (254, 0xffff, 255), (1, 0x0203, 4)] {
             let found = of(segment, id, value).map(notification);
             assert_eq!(found, Some((SegmentId(segment), NotificationId(id), value)));
