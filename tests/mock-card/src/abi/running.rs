@@ -59,6 +59,7 @@ pub(crate) struct Fabric {
     state: Mutex<State>,
     wake: Condvar,
     answered: Condvar,
+    released: Condvar,
     start: Instant,
     scale: u64,
     advanced_ns: AtomicU64,
@@ -85,6 +86,7 @@ impl Fabric {
             state: Mutex::new(state),
             wake: Condvar::new(),
             answered: Condvar::new(),
+            released: Condvar::new(),
             start: Instant::now(),
             scale: options.behaviour.time_scale,
             advanced_ns: AtomicU64::new(0),
@@ -115,6 +117,24 @@ impl Fabric {
             let waited = self.answered.wait_timeout(state, ANSWERED);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Stays as long as the card of a completion queue keeps those that take from it.
+    pub(super) fn stay(&self, queue: u32) {
+        let mut state = lock(&self.state);
+        let Some(card) = state.net.queues.find(queue).map(|queue| queue.card) else { return };
+        let keeps = |state: &mut State| state.net.card(card).faults.keeps && !state.ended;
+        if keeps(&mut state) {
+            state.net.card(card).faults.kept += 1;
+        }
+        while keeps(&mut state) {
+            state = self.released.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Some of those that stay may go on.
+    pub(crate) fn release(&self) {
+        self.released.notify_all();
     }
 
     fn now_ns(&self) -> u64 {
@@ -190,6 +210,7 @@ impl Fabric {
             state.net.cards.iter_mut().for_each(|card| card.forget_held());
         }
         self.wake.notify_all();
+        self.released.notify_all();
         let engine = lock(&self.engine).take();
         if let Some(engine) = engine {
             // A panic of the engine has been printed.
