@@ -279,9 +279,11 @@ impl LaneState {
         self.has_waiting() && self.pairing.is_up()
     }
 
-    /// All requests that there have been.
+    /// All requests that there have been. What tries a pair that is being made uses no memory.
     pub(super) fn begun(&self) -> Begun {
-        Begun { requests: self.counters.begun, posted: self.direct.next() }
+        let tries = self.pairing.is_being_made();
+        let posted = if tries { self.direct.freed() } else { self.direct.next() };
+        Begun { requests: self.counters.begun, posted }
     }
 
     /// Whether the device may still use memory of these requests.
