@@ -161,6 +161,37 @@ fn news_by_shared_memory_comes_behind_the_data() {
     });
 }
 
+fn a_notification_comes_behind_all_parts_of_its_data() {
+    let (id, options) = (NotificationId(1), format!("{HELD_BACK},max_msg_sz=256"));
+    let ask = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
+    run_with_prepared(
+        2,
+        (&options, &Config::default()),
+        |_| (),
+        ask,
+        |rt, _| {
+            make(rt, S0, 8192);
+            for round in 1..=ROUNDS {
+                // Of one request, and of several; a notification that goes along, and one that does not.
+                let size = 8 * (1 + round * 7 % 200);
+                let (last, value) = (size - 8, if round % 2 == 0 { 7 } else { 1000 });
+                if rt.rank() == Rank(0) {
+                    put_u64(rt, S0, last, round);
+                    let t = Transfer { remote_offset: 4096, size, ..eight(Rank(1)) };
+                    rt.write_notify(&t, id, value, Q0, LIMIT).expect("posted");
+                    rt.wait(Q0, LIMIT).expect("wait");
+                    put_u64(rt, S0, last, 0);
+                } else {
+                    rt.notify_waitsome(S0, id.0, 1, LIMIT).expect("notified");
+                    assert_eq!(rt.notify_reset(S0, id), Ok(value));
+                    assert_eq!(get_u64(rt, S0, 4096 + last), round, "{size} bytes");
+                }
+                meet(rt);
+            }
+        },
+    );
+}
+
 /// Two ranks whose devices carry data alone, and do not take S1: neither vouches.
 fn run_by_sockets(body: impl Fn(&Runtime, &Fabric) + Sync) {
     let options = format!("{HELD_BACK},max_registered=6000000");
@@ -225,6 +256,7 @@ tests! {
         news_by_shared_memory_comes_behind_the_data,
         what_a_socket_carries_in_its_turn_comes_behind_the_data_of_the_device;
     VERBS:
+        a_notification_comes_behind_all_parts_of_its_data,
         each_number_of_writes_ends_when_the_last_is_in_its_place,
         a_wait_sends_no_read_where_the_target_vouches,
         a_wait_for_one_write_has_the_device_write_nothing_more,
