@@ -172,7 +172,7 @@ fn a_notification_comes_behind_all_parts_of_its_data() {
         |rt, _| {
             make(rt, S0, 8192);
             for round in 1..=ROUNDS {
-                // Of one request, and of several; a notification that goes along, and one that does not.
+                // Of one request, and of several; with the notification in the last, and behind.
                 let size = 8 * (1 + round * 7 % 200);
                 let (last, value) = (size - 8, if round % 2 == 0 { 7 } else { 1000 });
                 if rt.rank() == Rank(0) {
