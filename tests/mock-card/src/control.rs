@@ -327,14 +327,14 @@ pub extern "C" fn mock_card_hold(fabric: u32, device: u32, held: c_int) -> c_int
 /// it did not run meanwhile.
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_keep(fabric: u32, device: u32, keeps: c_int) -> c_int {
-    with(fabric, device, |net| {
+    let done = with(fabric, device, |net| {
         net.card(device).faults.keeps = keeps != 0;
         0
     });
-    running::find(fabric).map_or(libc::ENOENT, |fabric| {
-        fabric.release();
-        0
-    })
+    if let Some(fabric) = running::find(fabric) {
+        fabric.look_for_kept();
+    }
+    done
 }
 
 /// Lets time pass.

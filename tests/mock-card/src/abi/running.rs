@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -60,6 +60,8 @@ pub(crate) struct Fabric {
     wake: Condvar,
     answered: Condvar,
     released: Condvar,
+    /// Whether a card has ever kept a thread.
+    has_kept: AtomicBool,
     start: Instant,
     scale: u64,
     advanced_ns: AtomicU64,
@@ -87,6 +89,7 @@ impl Fabric {
             wake: Condvar::new(),
             answered: Condvar::new(),
             released: Condvar::new(),
+            has_kept: AtomicBool::new(false),
             start: Instant::now(),
             scale: options.behaviour.time_scale,
             advanced_ns: AtomicU64::new(0),
@@ -121,6 +124,9 @@ impl Fabric {
 
     /// Stays as long as the card of a completion queue keeps those that take from it.
     pub(super) fn stay(&self, queue: u32) {
+        if !self.has_kept.load(Ordering::Acquire) {
+            return;
+        }
         let mut state = lock(&self.state);
         let Some(card) = state.net.queues.find(queue).map(|queue| queue.card) else { return };
         let keeps = |state: &mut State| state.net.card(card).faults.keeps && !state.ended;
@@ -132,8 +138,10 @@ impl Fabric {
         }
     }
 
-    /// Some of those that stay may go on.
-    pub(crate) fn release(&self) {
+    /// Some have to stay from now on, or may go on.
+    pub(crate) fn look_for_kept(&self) {
+        // Release: pairs with the Acquire in `stay`.
+        self.has_kept.store(true, Ordering::Release);
         self.released.notify_all();
     }
 
