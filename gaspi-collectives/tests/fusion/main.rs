@@ -5,6 +5,7 @@
 mod ranks;
 
 mod deaths;
+mod devices;
 mod ends;
 mod results;
 mod stall;
@@ -22,6 +23,7 @@ fn main() -> std::process::ExitCode {
         sums::tests(),
         results::tests(),
         deaths::tests(),
+        devices::tests(),
         ends::tests(),
         stall::tests(),
         trouble::tests(),

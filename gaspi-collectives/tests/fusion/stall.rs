@@ -39,7 +39,7 @@ pub(crate) fn keep_warnings() {
 
 /// What another rank of this test has said that has all these words, when it has so often. Makes no
 /// call of the library.
-fn said(rank: usize, times: usize, words: &[&str]) -> Vec<String> {
+pub(crate) fn said(rank: usize, times: usize, words: &[&str]) -> Vec<String> {
     let own = std::thread::current().name().expect("of a rank").to_owned();
     let (test, _) = own.rsplit_once(": rank ").expect("of a rank");
     said_by(&format!("{test}: rank {rank}"), times, words)

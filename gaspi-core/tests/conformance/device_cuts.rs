@@ -23,8 +23,12 @@ fn a_cut_that_retries_outlast_costs_nothing() {
                 fabric.link(0, 1, 0);
                 put_u64(rt, S0, 0, round);
                 rt.write_notify(&eight(Rank(1)), NotificationId(1), 1, Q0, LIMIT).expect("posted");
-                fabric.advance(SECOND_NS);
-                fails!(rt.wait(Q0, Timeout::Test), Error::Timeout { .. });
+                // Less than half of GASPI_DEAD_AFTER, which all tries together outlast.
+                for _ in 0..2 {
+                    fabric.advance(SECOND_NS);
+                    fabric.settle();
+                    fails!(rt.wait(Q0, Timeout::Test), Error::Timeout { .. });
+                }
                 fabric.link(0, 1, 1);
                 fabric.advance(30 * SECOND_NS);
                 rt.wait(Q0, LIMIT).expect("tried again");

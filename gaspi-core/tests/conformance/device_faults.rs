@@ -1,5 +1,6 @@
 //! Devices that fail, and messages that they carry.
 
+use super::budgets::until_by_device;
 use super::verbs::{LARGE, LIMIT_OF_CHANGE, NO_ANSWER, exchange};
 use super::*;
 use crate::ranks::{run_with_devices, run_with_prepared, run_without_messages};
@@ -189,6 +190,44 @@ fn a_post_that_is_refused_is_never_lost_in_silence() {
     });
 }
 
+/// Until a call has told of the loss, or a purge has forgotten it, nothing arrives that was posted
+/// behind it.
+fn what_is_posted_behind_a_loss_does_not_arrive_before_that_was_told() {
+    let id = NotificationId(9);
+    run_without_messages(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        meet(rt);
+        for round in 1..=10 {
+            if rt.rank() == Rank(0) {
+                until_by_device(rt, Rank(1), Q0);
+                fabric.fail(0, 0, 1, NO_ANSWER);
+                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+                soon("its pair is taken down", || {
+                    fails!(rt.notify_waitsome(S0, 0, 1, Timeout::Test), Error::Timeout { .. });
+                    rt.pairs().is_some_and(|pairs| pairs.failed == round)
+                });
+                // It is refused, or fails with the other one.
+                let _ = rt.notify(Rank(1), S0, id, 7, Q0, LIMIT);
+                fails!(rt.wait(Q0, LIMIT), Error::RequestFailed { queue: Q0, .. });
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            }
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                assert_eq!(rt.notify_reset(S0, id), Ok(0), "behind what was lost");
+            }
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                rt.notify(Rank(1), S0, id, 8, Q0, LIMIT).expect("posted");
+                rt.wait(Q0, LIMIT).expect("wait");
+            } else {
+                rt.notify_waitsome(S0, id.0, 1, LIMIT).expect("notified");
+                assert_eq!(rt.notify_reset(S0, id), Ok(8));
+            }
+        }
+        meet(rt);
+    });
+}
+
 /// Writes until that is an error, of the device, and has the queue forget it.
 fn until_the_device_has_failed(rt: &Runtime) {
     let write = || rt.write(&eight(Rank(1)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
@@ -276,6 +315,8 @@ fn memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment
 }
 
 tests! {
+    BY_DEVICE:
+        what_is_posted_behind_a_loss_does_not_arrive_before_that_was_told;
     VERBS:
         a_device_whose_completions_can_never_be_had_again_fails_each_request,
         a_device_whose_completions_cannot_be_had_has_failed,

@@ -99,7 +99,7 @@ fn atomic_operations_wait_for_their_pair() {
 }
 
 /// A step of all ranks in which each tells the others a word, and its number among such steps.
-fn tell_all(rt: &Runtime, number: u64, timeout: Timeout) -> Result<Vec<u64>> {
+pub(crate) fn tell_all(rt: &Runtime, number: u64, timeout: Timeout) -> Result<Vec<u64>> {
     let describe = |signature: u64| format!("test call {signature}");
     let signature = CallKind::Allreduce.signature(number);
     let key = CallKey { kind: CallKind::Allreduce, arguments: number, signature, describe };

@@ -13,8 +13,10 @@ mod device_channels;
 mod device_cuts;
 mod device_faults;
 mod device_only;
+mod device_order;
 mod device_pairs;
 mod device_returns;
+mod device_waits;
 mod devices;
 mod general;
 mod groups;
@@ -49,8 +51,10 @@ fn main() -> std::process::ExitCode {
         device_cuts::tests(),
         device_faults::tests(),
         device_only::tests(),
+        device_order::tests(),
         device_pairs::tests(),
         device_returns::tests(),
+        device_waits::tests(),
         devices::tests(),
         general::tests(),
         groups::tests(),

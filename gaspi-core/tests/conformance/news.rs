@@ -1,7 +1,8 @@
 //! News of a write comes behind its data, whichever way it takes, though the write may have ended
 //! with an acknowledgement. The devices place nothing before they have to.
 
-use super::verbs::exchange;
+use super::budgets::until_by_device;
+use super::verbs::{LARGE, exchange};
 use super::*;
 use crate::ranks::run_with_prepared;
 use gaspi_mock_card::Fabric;
@@ -160,11 +161,104 @@ fn news_by_shared_memory_comes_behind_the_data() {
     });
 }
 
+fn a_notification_comes_behind_all_parts_of_its_data() {
+    let (id, options) = (NotificationId(1), format!("{HELD_BACK},max_msg_sz=256"));
+    let ask = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
+    run_with_prepared(
+        2,
+        (&options, &Config::default()),
+        |_| (),
+        ask,
+        |rt, _| {
+            make(rt, S0, 8192);
+            for round in 1..=ROUNDS {
+                // Of one request, and of several; with the notification in the last, and behind.
+                let size = 8 * (1 + round * 7 % 200);
+                let (last, value) = (size - 8, if round % 2 == 0 { 7 } else { 1000 });
+                if rt.rank() == Rank(0) {
+                    put_u64(rt, S0, last, round);
+                    let t = Transfer { remote_offset: 4096, size, ..eight(Rank(1)) };
+                    rt.write_notify(&t, id, value, Q0, LIMIT).expect("posted");
+                    rt.wait(Q0, LIMIT).expect("wait");
+                    put_u64(rt, S0, last, 0);
+                } else {
+                    rt.notify_waitsome(S0, id.0, 1, LIMIT).expect("notified");
+                    assert_eq!(rt.notify_reset(S0, id), Ok(value));
+                    assert_eq!(get_u64(rt, S0, 4096 + last), round, "{size} bytes");
+                }
+                meet(rt);
+            }
+        },
+    );
+}
+
+/// Two ranks whose devices carry data alone, and do not take S1: neither vouches.
+fn run_by_sockets(body: impl Fn(&Runtime, &Fabric) + Sync) {
+    let options = format!("{HELD_BACK},max_registered=6000000");
+    let ask = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Tcp;
+    run_with_prepared(2, (&options, &Config::default()), |_| (), ask, body);
+}
+
+fn each_number_of_writes_ends_when_the_last_is_in_its_place() {
+    run_by_sockets(|rt, _| {
+        make(rt, S0, 8192);
+        exchange(rt, 1);
+        // Beyond what is asked for completions anyway, and what fits a send queue.
+        for writes in (1..=70).chain([128, 129, 200]) {
+            if rt.rank() == Rank(0) {
+                for nth in 1..=writes {
+                    put_u64(rt, S0, 0, writes << 32 | nth);
+                    rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+                }
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                assert_eq!(get_u64(rt, S0, 8), writes << 32 | writes);
+            }
+            meet(rt);
+        }
+    });
+}
+
+fn what_a_socket_carries_in_its_turn_comes_behind_the_data_of_the_device() {
+    let id = NotificationId(1);
+    run_by_sockets(|rt, _| {
+        make(rt, S0, 8192);
+        make(rt, S1, LARGE);
+        if rt.rank() == Rank(0) {
+            until_by_device(rt, Rank(1), Q0);
+        }
+        meet(rt);
+        for round in 1..=ROUNDS {
+            if rt.rank() == Rank(0) {
+                put_u64(rt, S0, 0, round);
+                for place in 0..round % 3 {
+                    let other = Transfer { remote_offset: 16 + 8 * place, ..eight(Rank(1)) };
+                    rt.write(&other, Q0, LIMIT).expect("posted");
+                }
+                rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+                let by_socket = Transfer { local: S1, remote: S1, ..eight(Rank(1)) };
+                rt.write_notify(&by_socket, id, 1, Q0, LIMIT).expect("posted");
+                rt.wait(Q0, LIMIT).expect("wait");
+            } else {
+                rt.notify_waitsome(S1, id.0, 1, LIMIT).expect("notified");
+                assert_eq!(rt.notify_reset(S1, id), Ok(1));
+                assert_eq!(get_u64(rt, S0, 8), round, "what was written before");
+            }
+            meet(rt);
+        }
+    });
+}
+
 tests! {
+    VERBS_PAIRS:
+        news_by_shared_memory_comes_behind_the_data,
+        what_a_socket_carries_in_its_turn_comes_behind_the_data_of_the_device;
     VERBS:
+        a_notification_comes_behind_all_parts_of_its_data,
+        each_number_of_writes_ends_when_the_last_is_in_its_place,
         a_wait_sends_no_read_where_the_target_vouches,
         a_wait_for_one_write_has_the_device_write_nothing_more,
         news_by_a_socket_comes_behind_the_data;
-    VERBS_PAIRS:
-        news_by_shared_memory_comes_behind_the_data;
 }

@@ -226,6 +226,16 @@ pub extern "C" fn mock_card_link(fabric: u32, one: u32, other: u32, up: c_int) -
     })
 }
 
+/// The ends that a device has of its pairs with another one fail: they flush what they have, and
+/// answer nobody.
+#[unsafe(no_mangle)]
+pub extern "C" fn mock_card_break(fabric: u32, device: u32, other: u32) -> c_int {
+    with(fabric, device, |net| {
+        net.break_pairs(device, other);
+        0
+    })
+}
+
 /// The n-th request from now of a pair, or of any pair of the device if 0, completes with this
 /// status and is not carried out. With 65,536 added to the status it is, and its answer is lost.
 #[unsafe(no_mangle)]
@@ -302,6 +312,31 @@ pub extern "C" fn mock_card_stop(fabric: u32, device: u32, stopped: c_int) -> c_
     })
 }
 
+/// The requests of a device stay in its send queues, or leave them (0); what others send to it
+/// comes. However long that takes is allowed.
+#[unsafe(no_mangle)]
+pub extern "C" fn mock_card_hold(fabric: u32, device: u32, held: c_int) -> c_int {
+    with(fabric, device, |net| {
+        net.card(device).faults.held = held != 0;
+        net.retry_others();
+        0
+    })
+}
+
+/// A thread that takes completions from a device stays in that call, until it may go on (0), as if
+/// it did not run meanwhile.
+#[unsafe(no_mangle)]
+pub extern "C" fn mock_card_keep(fabric: u32, device: u32, keeps: c_int) -> c_int {
+    let done = with(fabric, device, |net| {
+        net.card(device).faults.keeps = keeps != 0;
+        0
+    });
+    if let Some(fabric) = running::find(fabric) {
+        fabric.look_for_kept();
+    }
+    done
+}
+
 /// Lets time pass.
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_advance(fabric: u32, ns: u64) -> c_int {
@@ -321,8 +356,9 @@ pub extern "C" fn mock_card_settle(fabric: u32) -> c_int {
 
 /// A counter of a device: write, write_imm, send, send_imm, read, compare_swap, fetch_add, inline,
 /// signaled, solicited, receives, completions, errors, events, posts (calls), polls (calls that
-/// looked), not_ready (requests that found no receive), relaxed (regions with relaxed ordering),
-/// written (bytes); service_level, traffic_class, pkey_index (of the pair that was connected last).
+/// looked), kept (calls that had to stay), not_ready (requests that found no receive), relaxed
+/// (regions with relaxed ordering), written (bytes); service_level, traffic_class, pkey_index (of
+/// the pair that was connected last).
 /// `u64::MAX` if there is no such counter.
 ///
 /// # Safety
@@ -357,6 +393,7 @@ fn counter(card: &Card, name: &str) -> Option<u64> {
         "events" => counters.events,
         "posts" => counters.posts,
         "polls" => counters.polls,
+        "kept" => card.faults.kept,
         "not_ready" => counters.not_ready,
         "relaxed" => counters.relaxed,
         "service_level" => counters.service_level,

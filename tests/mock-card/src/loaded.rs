@@ -119,10 +119,16 @@ impl Fabric {
         fatal = "mock_card_fatal"(device: u32, removed: c_int);
         /// Cuts (0) or heals a link.
         link = "mock_card_link"(one: u32, other: u32, up: c_int);
+        /// The ends of a device's pairs with another one fail.
+        break_pairs = "mock_card_break"(device: u32, other: u32);
         /// The n-th request of a pair, or of any (0), fails with a status.
         fail = "mock_card_fail"(device: u32, pair: u32, nth: u64, status: u32);
         /// A program is stopped, or goes on (0).
         stop = "mock_card_stop"(device: u32, stopped: c_int);
+        /// The requests of a device stay in its send queues, or leave them (0).
+        hold = "mock_card_hold"(device: u32, held: c_int);
+        /// A thread that takes completions stays in that call, or goes on (0).
+        keep = "mock_card_keep"(device: u32, keeps: c_int);
         /// Time passes.
         advance = "mock_card_advance"(ns: u64);
         /// Does all that can be done now.

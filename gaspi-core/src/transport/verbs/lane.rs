@@ -192,6 +192,12 @@ impl LaneState {
         none && !self.diversion.running
     }
 
+    /// Whether no request is under way, nor waits. What tries a pair that is being made is none.
+    pub(super) fn has_no_request(&self) -> bool {
+        let none_waits = self.waiting.is_empty() && !self.diversion.running;
+        self.is_idle() || none_waits && self.pairing.is_being_made()
+    }
+
     /// Whether the device has nothing of the lane under way.
     fn has_none_here(&self) -> bool {
         let no_run = !self.direct.has_run() || self.direct.freed() == self.direct.next();
@@ -279,9 +285,11 @@ impl LaneState {
         self.has_waiting() && self.pairing.is_up()
     }
 
-    /// All requests that there have been.
+    /// All requests that there have been. What tries a pair that is being made uses no memory.
     pub(super) fn begun(&self) -> Begun {
-        Begun { requests: self.counters.begun, posted: self.direct.next() }
+        let tries = self.pairing.is_being_made();
+        let posted = if tries { self.direct.freed() } else { self.direct.next() };
+        Begun { requests: self.counters.begun, posted }
     }
 
     /// Whether the device may still use memory of these requests.

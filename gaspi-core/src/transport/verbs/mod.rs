@@ -392,7 +392,7 @@ impl Verbs<'_> {
 impl DeviceTable {
     /// Whether no request to `peer` is under way.
     pub(crate) fn has_none(&self, peer: Rank) -> bool {
-        self.used_with(peer).all(|lane| lane.lock().is_idle())
+        self.used_with(peer).all(|lane| lane.lock().has_no_request())
     }
 
     /// Whether there is a pair for messages with `peer`, by which something may come.

@@ -216,6 +216,7 @@ pub(super) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, room: c_int, to: *mut i
     if !found.fabric.unkind && found.ready.load(Ordering::Acquire) == 0 {
         return 0;
     }
+    found.fabric.stay(found.number);
     let mut entered = found.fabric.enter();
     let net = entered.net();
     let mut room = room;

@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
@@ -59,6 +59,9 @@ pub(crate) struct Fabric {
     state: Mutex<State>,
     wake: Condvar,
     answered: Condvar,
+    released: Condvar,
+    /// Whether a card has ever kept a thread.
+    has_kept: AtomicBool,
     start: Instant,
     scale: u64,
     advanced_ns: AtomicU64,
@@ -85,6 +88,8 @@ impl Fabric {
             state: Mutex::new(state),
             wake: Condvar::new(),
             answered: Condvar::new(),
+            released: Condvar::new(),
+            has_kept: AtomicBool::new(false),
             start: Instant::now(),
             scale: options.behaviour.time_scale,
             advanced_ns: AtomicU64::new(0),
@@ -115,6 +120,29 @@ impl Fabric {
             let waited = self.answered.wait_timeout(state, ANSWERED);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+    }
+
+    /// Stays as long as the card of a completion queue keeps those that take from it.
+    pub(super) fn stay(&self, queue: u32) {
+        if !self.has_kept.load(Ordering::Acquire) {
+            return;
+        }
+        let mut state = lock(&self.state);
+        let Some(card) = state.net.queues.find(queue).map(|queue| queue.card) else { return };
+        let keeps = |state: &mut State| state.net.card(card).faults.keeps && !state.ended;
+        if keeps(&mut state) {
+            state.net.card(card).faults.kept += 1;
+        }
+        while keeps(&mut state) {
+            state = self.released.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// Some have to stay from now on, or may go on.
+    pub(crate) fn look_for_kept(&self) {
+        // Release: pairs with the Acquire in `stay`.
+        self.has_kept.store(true, Ordering::Release);
+        self.released.notify_all();
     }
 
     fn now_ns(&self) -> u64 {
@@ -190,6 +218,7 @@ impl Fabric {
             state.net.cards.iter_mut().for_each(|card| card.forget_held());
         }
         self.wake.notify_all();
+        self.released.notify_all();
         let engine = lock(&self.engine).take();
         if let Some(engine) = engine {
             // A panic of the engine has been printed.

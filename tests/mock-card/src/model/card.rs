@@ -67,6 +67,12 @@ pub(crate) struct Faults {
     pub(crate) removed: bool,
     /// Its program is stopped: it polls nothing and hears no event.
     pub(crate) stopped: bool,
+    /// Its requests stay in their send queues, while it takes what others send.
+    pub(crate) held: bool,
+    /// A thread that takes completions stays in that call.
+    pub(crate) keeps: bool,
+    /// How many have had to.
+    pub(crate) kept: u64,
 }
 
 /// Objects that live, by kind.

@@ -346,6 +346,16 @@ impl Network {
         }
     }
 
+    /// The ends of a card's pairs with another card fail. Their program hears that by completions
+    /// only.
+    pub(crate) fn break_pairs(&mut self, card: u32, peer: u32) {
+        let pairs = self.pairs.iter();
+        let between =
+            pairs.filter(|(_, pair)| pair.parts.card == card && pair.target_card == Some(peer));
+        let numbers: Vec<u32> = between.map(|(number, _)| number).collect();
+        numbers.into_iter().for_each(|number| self.set_error(number));
+    }
+
     /// A card that works no more. What it holds is never placed.
     pub(crate) fn set_lost(&mut self, card: u32, removed: bool) {
         let lost = self.card(card);

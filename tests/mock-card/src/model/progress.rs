@@ -98,13 +98,14 @@ impl Network {
         let Some(pair) = self.pairs.find_mut(number) else { return false };
         let at = pair.sending.launched;
         let reads = pair.reads_under_way();
-        let lost = self.cards[pair.parts.card as usize].is_lost();
+        let card = &self.cards[pair.parts.card as usize];
+        let stands = card.is_lost() || card.faults.held;
         let sending = &mut pair.sending;
         let waits = pair.state != state::RTS || sending.halted || now < sending.resend_at;
         let Some(entry) = sending.entries.get_mut(at) else { return false };
         let fenced = entry.request.flags & flag::FENCE != 0 && reads > 0;
         let deep = entry.request.is_read() && reads >= usize::from(pair.attributes.reads);
-        if waits || lost || fenced || deep {
+        if waits || stands || fenced || deep {
             return false;
         }
         let planned = entry.outcome;

@@ -62,7 +62,9 @@ impl Network {
         let kind = self.options.behaviour.shuffle == 0;
         let pair = self.pairs.find_mut(number).ok_or(libc::EINVAL)?;
         pair.sending.used += 1;
-        let direct = kind && self.outbox.is_none() && planned.is_none() && pair.state == state::RTS;
+        let held = self.cards[pair.parts.card as usize].faults.held;
+        let free = self.outbox.is_none() && planned.is_none() && !held;
+        let direct = kind && free && pair.state == state::RTS;
         let mut entry = Entry { request, payload: Payload::Gone, outcome: None };
         if direct
             && pair.sending.entries.is_empty()

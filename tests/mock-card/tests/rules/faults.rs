@@ -333,6 +333,66 @@ fn a_stopped_program_hears_nothing_until_it_goes_on_and_its_card_works() {
 }
 
 #[test]
+fn what_is_held_stays_in_its_send_queue_while_others_go_on() {
+    for options in [Options::kind(), still()] {
+        guarded(|| {
+            let (fabric, mut one, mut other) = two(&options, Make::default());
+            one.set(64, &[7; 8]);
+            other.set(64, &[8; 8]);
+            fabric.hold(1, 1);
+            other.post(0, &write(&other, &one, 1));
+            one.post(0, &write(&one, &other, 2));
+            assert_eq!(one.next().wr_id, 2);
+            fabric.advance(10 * RETRIES_NS);
+            fabric.settle();
+            assert!(other.poll().is_none() && one.byte(64) == 7);
+            other.set(64, &[9; 8]);
+            fabric.hold(1, 0);
+            assert_eq!(other.next().status, sys::IBV_WC_SUCCESS);
+            assert_eq!((one.state(0), other.state(0)), (sys::IBV_QPS_RTS, sys::IBV_QPS_RTS));
+        });
+    }
+}
+
+#[test]
+fn a_thread_that_is_kept_takes_nothing_before_it_may_go_on() {
+    guarded(|| {
+        let (fabric, one, other) = two(&Options::unkind(1), Make::default());
+        one.post(0, &write(&one, &other, 1));
+        fabric.keep(0, 1);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while fabric.counter(0, "kept") == 0 {
+                    std::thread::yield_now();
+                }
+                fabric.settle();
+                fabric.keep(0, 0);
+            });
+            assert_eq!(one.next().wr_id, 1);
+        });
+        assert_eq!(fabric.counter(0, "kept"), 1);
+    });
+}
+
+#[test]
+fn ends_that_fail_flush_what_they_have_and_answer_nobody() {
+    for options in [Options::kind(), still()] {
+        guarded(|| {
+            let (fabric, one, other) = two(&options, Make::default());
+            fabric.hold(1, 1);
+            other.post(0, &write(&other, &one, 1));
+            fabric.break_pairs(1, 0);
+            let found = other.next();
+            assert_eq!((found.wr_id, found.status), (1, sys::IBV_WC_WR_FLUSH_ERR));
+            assert_eq!((one.state(0), other.state(0)), (sys::IBV_QPS_RTS, sys::IBV_QPS_ERR));
+            one.post(0, &write(&one, &other, 2));
+            fabric.advance(RETRIES_NS);
+            assert_eq!(one.next().status, sys::IBV_WC_RETRY_EXC_ERR);
+        });
+    }
+}
+
+#[test]
 fn requests_are_counted() {
     guarded(|| {
         let (fabric, one, other) = two(&Options::kind(), Make::default());
