@@ -41,15 +41,14 @@ pub(super) struct Completion {
     pub(super) outcome: Outcome,
 }
 
-/// A notification behind a put as the 32 bits that go along with a write, where it fits: its segment,
-/// its number, and a value below 256. The key of the write stands for the generation.
+/// A notification as the 32 bits that go along with a write, where it fits: its segment, its
+/// number, and a value below 256. The key of the write stands for the generation.
 #[inline(always)]
 pub(super) fn immediate(
     segment: SegmentId,
-    notification: NotificationId,
+    NotificationId(id): NotificationId,
     value: u32,
 ) -> Option<u32> {
-    let NotificationId(id) = notification;
     let fits = value.wrapping_sub(1) < 0xff && id <= 0xffff;
     fits.then_some(u32::from(segment.0) << 24 | id << 8 | value)
 }
