@@ -8,7 +8,7 @@
 //! and no later call succeeds on them. Nothing here waits, but for
 //! [`may_have_ended`](Ranks::may_have_ended), which calls only.
 
-use crate::bootstrap::Card;
+use crate::bootstrap::Cards;
 use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::os::event::Wakeup;
@@ -54,7 +54,8 @@ pub(crate) struct Ranks {
     pub(crate) me: Rank,
     /// How many there are.
     pub(crate) size: u32,
-    pub(crate) cards: Vec<Card>,
+    /// What each has told of itself: the same memory for all ranks of a machine.
+    pub(crate) cards: Cards,
     /// Which ranks are of this rank's node.
     local: Box<[bool]>,
     /// What the ranks of a node share, their liveness among it.
@@ -78,13 +79,13 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    pub(crate) fn new(me: Rank, cards: Vec<Card>, area: SharedArea, thread: Arc<Wakeup>) -> Ranks {
-        let node = cards[me.index()].node;
+    pub(crate) fn new(me: Rank, cards: Cards, area: SharedArea, thread: Arc<Wakeup>) -> Ranks {
+        let node = cards.at(me).node();
         let size = cards.len() as u32;
         Ranks {
             me,
             size,
-            local: cards.iter().map(|card| card.node == node).collect(),
+            local: cards.iter().map(|card| card.node() == node).collect(),
             cards,
             area,
             processes: (0..size).map(|_| OnceLock::new()).collect(),
@@ -111,12 +112,12 @@ impl Ranks {
 
     /// Whether `rank` runs on the same machine as this rank, perhaps as another node.
     pub(crate) fn shares_machine(&self, rank: Rank) -> bool {
-        self.cards[rank.index()].machine == self.cards[self.me.index()].machine
+        self.cards.at(rank).machine() == self.cards.at(self.me).machine()
     }
 
     /// Its host, for messages.
     pub(crate) fn host_of(&self, rank: Rank) -> &str {
-        &self.cards[rank.index()].host
+        self.cards.at(rank).host()
     }
 
     #[inline]
@@ -288,11 +289,12 @@ impl Ranks {
         if let Some(pidfd) = kept.get() {
             return Some(process::has_ended(pidfd));
         }
-        let card = &self.cards[rank.index()];
-        if !self.is_local(rank) || card.pid == 0 || card.pid == self.cards[self.me.index()].pid {
+        let card = self.cards.at(rank);
+        let pid = card.pid();
+        if !self.is_local(rank) || pid == 0 || pid == self.cards.at(self.me).pid() {
             return None;
         }
-        match process::open(card.pid, card.start_time) {
+        match process::open(pid, card.start_time()) {
             Ok(Some(pidfd)) => {
                 let ended = process::has_ended(&pidfd);
                 // Another thread may have been faster.

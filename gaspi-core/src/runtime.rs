@@ -418,7 +418,7 @@ impl Runtime {
     /// Ranks on this rank's host, however they reach each other.
     pub fn host_size(&self) -> u32 {
         let own = self.host();
-        self.inner.ranks.cards.iter().filter(|card| *card.host == *own).count() as u32
+        self.inner.ranks.cards.iter().filter(|card| card.host() == own).count() as u32
     }
 
     /// What carries data to ranks of other nodes: the network of this rank's device, or else
@@ -445,7 +445,7 @@ impl Runtime {
 
     /// The host of this rank.
     pub fn host(&self) -> &str {
-        &self.inner.ranks.cards[self.inner.ranks.me.index()].host
+        self.inner.ranks.host_of(self.inner.ranks.me)
     }
 
     /// The host of `rank`.
@@ -454,7 +454,7 @@ impl Runtime {
     /// [`Error::InvalidRank`].
     pub fn host_of(&self, rank: Rank) -> Result<&str> {
         self.inner.ranks.check_rank(rank)?;
-        Ok(&self.inner.ranks.cards[rank.index()].host)
+        Ok(self.inner.ranks.host_of(rank))
     }
 
     /// How calls of this rank wait for others, and why, in words.

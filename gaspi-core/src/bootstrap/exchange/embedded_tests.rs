@@ -4,6 +4,7 @@
 use super::*;
 use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::auth::Key;
+use crate::bootstrap::cards::tests::all;
 use crate::bootstrap::exchange::hub_access::{PATIENCE, PORTS, TRIES, derived_ports};
 use crate::bootstrap::exchange::relay_listener::UNAUTHENTICATED_MAX;
 use crate::bootstrap::exchange::tests::{GUARD, card, client, unique};
@@ -65,10 +66,10 @@ fn machines_meet_over_tcp_again_and_again() {
         for round in 0..5 {
             let first = &tables[0][round];
             for (rank, table) in tables.iter().map(|all| &all[round]).enumerate() {
-                assert_eq!((table.key, &table.cards), (first.key, &first.cards));
+                assert_eq!((table.key, all(&table.cards)), (first.key, all(&first.cards)));
                 for (other, card) in table.cards.iter().enumerate() {
                     let same = rank % 3 == other % 3;
-                    assert_eq!(table.cards[rank].machine == card.machine, same);
+                    assert_eq!(table.cards.at(Rank(rank as u16)).machine() == card.machine(), same);
                 }
             }
             assert!(round == 0 || first.key != tables[0][round - 1].key);

@@ -326,7 +326,7 @@ impl Server {
                           with ulimit -n";
             let mut socket = LocalConnection::new(fd);
             let failure = Failure::Meeting(reason.to_owned());
-            socket.queue(Message::Failed(failure).encode().into(), None);
+            socket.queue(Message::Failed(failure).encode().into(), Vec::new());
             socket.flush();
         }
         self.reserve = listener.try_clone().ok();
