@@ -17,7 +17,7 @@ pub(crate) mod cards;
 mod environment;
 pub(crate) mod exchange;
 pub mod host_file;
-mod job;
+pub(crate) mod job;
 mod launchers;
 pub mod node_list;
 mod system;

@@ -37,7 +37,7 @@ pub(super) fn fit(job: &Job, device: Device) -> std::result::Result<Device, NoDe
     if device.atomics() != Some(AtomicReach::Nothing) {
         return Ok(device);
     }
-    let host = job.hosts.get(job.rank.index()).map_or("", String::as_str);
+    let host = job.hosts.get(job.rank.index()).map_or("", |host| host);
     Err(NoDevice::Wrong(format!(
         "GASPI_ATOMICS is nic, but the device of {} on {host} executes no atomic operations: {}; \
          name another one with GASPI_IB_DEVICE, or set GASPI_ATOMICS to cpu for all ranks",

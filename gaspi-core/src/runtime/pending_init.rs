@@ -134,7 +134,7 @@ fn card(
         },
         machine: 0,
         endpoints,
-        host: job.hosts.get(job.rank.index()).map_or("", String::as_str).into(),
+        host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
         cpus: affinity::mask().into(),
         networks: networks.into(),
     })

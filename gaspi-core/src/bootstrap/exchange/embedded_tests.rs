@@ -33,7 +33,7 @@ fn job(id: &str, (rank, size): (u16, u32), host: usize, port: Option<u16>) -> Jo
         addresses: Vec::new(),
     };
     let server = ServerLocation::OverHosts { name: format!("gaspi-test-{id}-{host}"), hub };
-    let hosts = (0..size).map(|rank| format!("host{}", rank % 3)).collect();
+    let hosts = (0..size).map(|rank| format!("host{}", rank % 3).into()).collect();
     Job { server, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), size) }
 }
 

@@ -10,7 +10,7 @@ use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::timeout::{Deadline, Timeout};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(crate) fn card(job: &Job) -> Card {
         pid: 0,
         start_time: crate::os::process::start_time(std::process::id() as i32).expect("own"),
         instance: u64::from(job.rank.0) + 100,
-        host: job.hosts[job.rank.index()].as_str().into(),
+        host: Arc::clone(&job.hosts[job.rank.index()]),
         ..sample_card()
     }
 }

@@ -100,7 +100,7 @@ impl Machines {
 
     fn job(&self, id: &str, rank: u16) -> Job {
         let server = ServerLocation::Launcher(self.names[Machines::host_of(rank)].clone());
-        let hosts = HOSTS.map(str::to_owned).to_vec();
+        let hosts = HOSTS.map(Arc::from).into();
         Job { server, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), 5) }
     }
 
