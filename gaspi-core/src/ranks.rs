@@ -16,6 +16,7 @@ use crate::os::process;
 use crate::segment::published::Published;
 use crate::segment::table::{Table, Tables};
 use crate::segment::{ARENA, Target};
+use crate::sync::by_rank::ByRank;
 use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::timeout::Deadline;
@@ -61,7 +62,7 @@ pub(crate) struct Ranks {
     /// What the ranks of a node share, their liveness among it.
     pub(crate) area: SharedArea,
     /// Descriptors of processes of this node, as far as they are watched or were asked for.
-    pub(crate) processes: Box<[OnceLock<OwnedFd>]>,
+    pub(crate) processes: ByRank<OnceLock<OwnedFd>>,
     /// Their segments as this rank reaches them.
     pub(crate) targets: Tables<Target>,
     /// Targets that were replaced and not freed yet.
@@ -88,7 +89,7 @@ impl Ranks {
             local: cards.iter().map(|card| card.node() == node).collect(),
             cards,
             area,
-            processes: (0..size).map(|_| OnceLock::new()).collect(),
+            processes: ByRank::new(size),
             targets: Tables::new(size, &NO_TARGETS),
             retired: Retired::default(),
             thread,
@@ -285,7 +286,7 @@ impl Ranks {
     /// Whether the process of `rank`, of this node, has ended; `None` where that cannot be told at
     /// once.
     pub(crate) fn process_has_ended(&self, rank: Rank) -> Option<bool> {
-        let kept = &self.processes[rank.index()];
+        let kept = self.processes.of(rank.index());
         if let Some(pidfd) = kept.get() {
             return Some(process::has_ended(pidfd));
         }

@@ -586,3 +586,6 @@ impl Drop for Inner {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod scale_tests;

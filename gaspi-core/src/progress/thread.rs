@@ -142,7 +142,7 @@ impl Progress {
         }
         let tcp = served.tcp();
         let card = tcp.up.ranks().cards.at(rank);
-        let place = &tcp.up.ranks().processes[rank.index()];
+        let place = tcp.up.ranks().processes.of(rank.index());
         let fd = match place.get() {
             Some(fd) => Ok(Some(fd)),
             None => pidfd(card.pid(), self.pidfds_left).map(|fd| {
@@ -374,7 +374,7 @@ impl Progress {
     }
 
     fn process_ended(&mut self, rank: Rank) {
-        if let Some(fd) = self.served.tcp().up.ranks().processes[rank.index()].get() {
+        if let Some(fd) = self.served.tcp().up.ranks().processes.of(rank.index()).get() {
             self.served.tcp().table.sets.poll.remove(fd.as_fd());
         }
         self.dead.insert(rank);

@@ -134,7 +134,7 @@ impl Inner {
             }
         };
         let view = Arc::new(View { target, copies });
-        *self.channels.views[peer.index()].lock() = Some(Known { view, gone: false });
+        *self.channels.views.of(peer.index()).lock() = Some(Known { view, gone: false });
         copies.is_some()
     }
 
