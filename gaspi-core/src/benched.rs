@@ -1,8 +1,8 @@
 //! Pieces of this crate that only the benchmarks of the package gaspi-benches reach: samples of
 //! what travels between processes. No part of the interface.
 
-use crate::bootstrap::Card;
 use crate::bootstrap::exchange::message::{Join, Message};
+use crate::bootstrap::{Card, KEY_BYTES, cards};
 use crate::config::Config;
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 use crate::wire::frame::{Frame, PREFIX};
@@ -61,19 +61,19 @@ impl FrameSample {
 pub struct MessageSample(Message);
 
 impl MessageSample {
-    /// A registration, and a table of ranks.
+    /// A registration, and what it is answered with.
     pub fn all() -> Vec<MessageSample> {
         let agreed = Config::default().agreed().map(|(name, value)| (name.to_owned(), value));
         let join = Join { job: "bench".to_owned(), size: 64, agreed: agreed.into(), card: card(0) };
-        let cards = (0..64).map(card).collect();
-        vec![MessageSample(Message::Join(join)), MessageSample(Message::Cards(cards))]
+        let table = Message::Table { token: [1; 16], key: [2; KEY_BYTES] };
+        [Message::Join(join), table].map(MessageSample).into()
     }
 
     /// Its kind.
     pub fn name(&self) -> &'static str {
         match self.0 {
             Message::Join(_) => "join",
-            _ => "cards of 64 ranks",
+            _ => "table",
         }
     }
 
@@ -85,6 +85,27 @@ impl MessageSample {
     /// Decodes what [`encode`](MessageSample::encode) has written.
     pub fn decode(bytes: &[u8]) -> Option<MessageSample> {
         Message::decode(bytes).ok().flatten().map(|(message, _)| MessageSample(message))
+    }
+}
+
+/// The cards of the ranks of a job.
+#[derive(Debug)]
+pub struct CardsSample(Vec<Card>);
+
+impl CardsSample {
+    /// Those of so many ranks.
+    pub fn of(ranks: u16) -> CardsSample {
+        CardsSample((0..ranks).map(card).collect())
+    }
+
+    /// The image of them that the server of a machine makes.
+    pub fn encode(&self) -> Vec<u8> {
+        cards::encode(&self.0)
+    }
+
+    /// What each rank does with it at first; says how many cards there are.
+    pub fn check(image: &[u8]) -> Option<usize> {
+        cards::check(image)
     }
 }
 

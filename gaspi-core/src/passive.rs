@@ -7,6 +7,7 @@
 mod procedures;
 
 use crate::ids::{Rank, SegmentId};
+use crate::sync::by_rank::ByRank;
 use crate::sync::{AtomicU32, Mutex};
 use crate::transport::requests::RequestKey;
 use crate::wire::shared_layout::OUTBOX_BUFFERS;
@@ -20,24 +21,19 @@ struct Message {
     size: u64,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum SendState {
+    #[default]
     Idle,
     /// A thread is sending.
     Busy,
     /// A message was posted, and its call timed out.
-    TimedOut {
-        message: Message,
-        number: u64,
-        buffer: usize,
-    },
+    TimedOut { message: Message, number: u64, buffer: usize },
     /// The same to a rank of another node: a call that can be continued.
-    Calling {
-        key: RequestKey,
-    },
+    Calling { key: RequestKey },
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sending {
     state: SendState,
     /// Messages posted so far.
@@ -100,7 +96,7 @@ pub(crate) struct Passive {
 /// The sender's side: one state to each receiver.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    lanes: Box<[Mutex<Sending>]>,
+    lanes: ByRank<Mutex<Sending>>,
     free: Mutex<Vec<usize>>,
     /// Where a receive begins to look, so that no sender is preferred.
     next: AtomicU32,
@@ -108,9 +104,8 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn new(size: u32) -> Outbox {
-        let idle = || Mutex::new(Sending { state: SendState::Idle, number: 0 });
         Outbox {
-            lanes: (0..size).map(|_| idle()).collect(),
+            lanes: ByRank::new(size),
             free: Mutex::new((0..OUTBOX_BUFFERS).rev().collect()),
             next: AtomicU32::new(0),
         }

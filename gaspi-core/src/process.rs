@@ -34,9 +34,9 @@ impl Inner {
     }
 
     fn end_process(&self, rank: Rank) {
-        let card = &self.ranks.cards[rank.index()];
-        let visible = self.ranks.is_local(rank) && card.pid != 0;
-        if let (true, Ok(Some(pidfd))) = (visible, process::open(card.pid, card.start_time)) {
+        let card = self.ranks.cards.at(rank);
+        let visible = self.ranks.is_local(rank) && card.pid() != 0;
+        if let (true, Ok(Some(pidfd))) = (visible, process::open(card.pid(), card.start_time())) {
             process::signal(&pidfd, libc::SIGKILL);
         } else if let Some(membership) = self.membership.lock().as_ref() {
             // Not visible from here: whoever started it can end it. Where nobody did, the timeout

@@ -8,7 +8,7 @@
 //! and no later call succeeds on them. Nothing here waits, but for
 //! [`may_have_ended`](Ranks::may_have_ended), which calls only.
 
-use crate::bootstrap::Card;
+use crate::bootstrap::Cards;
 use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::os::event::Wakeup;
@@ -16,6 +16,7 @@ use crate::os::process;
 use crate::segment::published::Published;
 use crate::segment::table::{Table, Tables};
 use crate::segment::{ARENA, Target};
+use crate::sync::by_rank::ByRank;
 use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::timeout::Deadline;
@@ -54,13 +55,14 @@ pub(crate) struct Ranks {
     pub(crate) me: Rank,
     /// How many there are.
     pub(crate) size: u32,
-    pub(crate) cards: Vec<Card>,
+    /// What each has told of itself: the same memory for all ranks of a machine.
+    pub(crate) cards: Cards,
     /// Which ranks are of this rank's node.
     local: Box<[bool]>,
     /// What the ranks of a node share, their liveness among it.
     pub(crate) area: SharedArea,
     /// Descriptors of processes of this node, as far as they are watched or were asked for.
-    pub(crate) processes: Box<[OnceLock<OwnedFd>]>,
+    pub(crate) processes: ByRank<OnceLock<OwnedFd>>,
     /// Their segments as this rank reaches them.
     pub(crate) targets: Tables<Target>,
     /// Targets that were replaced and not freed yet.
@@ -78,16 +80,16 @@ pub(crate) struct Ranks {
 }
 
 impl Ranks {
-    pub(crate) fn new(me: Rank, cards: Vec<Card>, area: SharedArea, thread: Arc<Wakeup>) -> Ranks {
-        let node = cards[me.index()].node;
+    pub(crate) fn new(me: Rank, cards: Cards, area: SharedArea, thread: Arc<Wakeup>) -> Ranks {
+        let node = cards.at(me).node();
         let size = cards.len() as u32;
         Ranks {
             me,
             size,
-            local: cards.iter().map(|card| card.node == node).collect(),
+            local: cards.iter().map(|card| card.node() == node).collect(),
             cards,
             area,
-            processes: (0..size).map(|_| OnceLock::new()).collect(),
+            processes: ByRank::new(size),
             targets: Tables::new(size, &NO_TARGETS),
             retired: Retired::default(),
             thread,
@@ -111,12 +113,12 @@ impl Ranks {
 
     /// Whether `rank` runs on the same machine as this rank, perhaps as another node.
     pub(crate) fn shares_machine(&self, rank: Rank) -> bool {
-        self.cards[rank.index()].machine == self.cards[self.me.index()].machine
+        self.cards.at(rank).machine() == self.cards.at(self.me).machine()
     }
 
     /// Its host, for messages.
     pub(crate) fn host_of(&self, rank: Rank) -> &str {
-        &self.cards[rank.index()].host
+        self.cards.at(rank).host()
     }
 
     #[inline]
@@ -284,15 +286,16 @@ impl Ranks {
     /// Whether the process of `rank`, of this node, has ended; `None` where that cannot be told at
     /// once.
     pub(crate) fn process_has_ended(&self, rank: Rank) -> Option<bool> {
-        let kept = &self.processes[rank.index()];
+        let kept = self.processes.of(rank.index());
         if let Some(pidfd) = kept.get() {
             return Some(process::has_ended(pidfd));
         }
-        let card = &self.cards[rank.index()];
-        if !self.is_local(rank) || card.pid == 0 || card.pid == self.cards[self.me.index()].pid {
+        let card = self.cards.at(rank);
+        let pid = card.pid();
+        if !self.is_local(rank) || pid == 0 || pid == self.cards.at(self.me).pid() {
             return None;
         }
-        match process::open(card.pid, card.start_time) {
+        match process::open(pid, card.start_time()) {
             Ok(Some(pidfd)) => {
                 let ended = process::has_ended(&pidfd);
                 // Another thread may have been faster.

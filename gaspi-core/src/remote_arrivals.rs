@@ -10,6 +10,7 @@
 use crate::control::handlers::Onward;
 use crate::ids::{GroupId, Rank};
 use crate::sync::arrival_slot::{ArrivalSlot, LINE};
+use crate::sync::by_rank::ByRank;
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
@@ -52,7 +53,7 @@ struct Use {
 #[derive(Debug)]
 pub(crate) struct RemoteArrivals {
     /// By rank, then by group; made when something arrives.
-    peers: Box<[OnceLock<AllOfPeer>]>,
+    peers: ByRank<OnceLock<AllOfPeer>>,
     /// What is seen of ranks of which nothing has.
     nothing: Box<[ArrivalSlot<AtomicU64>; 2]>,
     uses: Box<[Mutex<Use>]>,
@@ -66,7 +67,7 @@ pub(crate) fn incarnation(step: u64) -> u32 {
 impl RemoteArrivals {
     pub(crate) fn new(ranks: u32, groups: u32) -> RemoteArrivals {
         RemoteArrivals {
-            peers: (0..ranks).map(|_| OnceLock::new()).collect(),
+            peers: ByRank::new(ranks),
             nothing: Box::default(),
             uses: (0..groups).map(|_| Mutex::default()).collect(),
         }
@@ -74,8 +75,10 @@ impl RemoteArrivals {
 
     fn peer(&self, rank: Rank, group: usize) -> &PeerArrivals {
         let groups = self.uses.len();
-        let peers =
-            self.peers[rank.index()].get_or_init(|| (0..groups).map(|_| OnceLock::new()).collect());
+        let peers = self
+            .peers
+            .of(rank.index())
+            .get_or_init(|| (0..groups).map(|_| OnceLock::new()).collect());
         peers[group].get_or_init(|| {
             Box::new(PeerArrivals { arrival_slots: Default::default(), stages: OnceLock::new() })
         })
@@ -84,7 +87,8 @@ impl RemoteArrivals {
     /// The two arrival slots of `rank` in `group`, by the parity of the step, to be read. Where
     /// nothing has come yet they are not those in which the first arrival will be.
     pub(crate) fn arrival_slots(&self, rank: Rank, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
-        let of_group = self.peers[rank.index()].get().and_then(|groups| groups[group].get());
+        let of_peer = self.peers.find(rank.index()).and_then(OnceLock::get);
+        let of_group = of_peer.and_then(|groups| groups[group].get());
         of_group.map_or(&self.nothing, |peer| &peer.arrival_slots)
     }
 

@@ -287,7 +287,7 @@ impl Runtime {
     /// Ranks on this rank's host, however they reach each other.
     pub fn host_size(&self) -> u32 {
         let own = self.host();
-        self.inner.ranks.cards.iter().filter(|card| *card.host == *own).count() as u32
+        self.inner.ranks.cards.iter().filter(|card| card.host() == own).count() as u32
     }
 
     /// What carries data to ranks of other nodes: the network of this rank's device, or else
@@ -314,7 +314,7 @@ impl Runtime {
 
     /// The host of this rank.
     pub fn host(&self) -> &str {
-        &self.inner.ranks.cards[self.inner.ranks.me.index()].host
+        self.inner.ranks.host_of(self.inner.ranks.me)
     }
 
     /// The host of `rank`.
@@ -323,7 +323,7 @@ impl Runtime {
     /// [`Error::InvalidRank`].
     pub fn host_of(&self, rank: Rank) -> Result<&str> {
         self.inner.ranks.check_rank(rank)?;
-        Ok(&self.inner.ranks.cards[rank.index()].host)
+        Ok(self.inner.ranks.host_of(rank))
     }
 
     /// How calls of this rank wait for others, and why, in words.
@@ -455,3 +455,6 @@ impl Drop for Inner {
 
 #[cfg(test)]
 mod tests;
+
+#[cfg(test)]
+mod scale_tests;

@@ -234,7 +234,7 @@ impl Inner {
             return Ok(0);
         }
         let target = if self.endpoint(peer).capabilities().maps_memory {
-            let pid = self.ranks.cards[peer.index()].pid;
+            let pid = self.ranks.cards.at(peer).pid();
             Target::import(register, pid, descriptors, self.memory.shape)
                 .map_err(|error| error.to_string())?
         } else {

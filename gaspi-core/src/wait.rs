@@ -435,7 +435,7 @@ mod tests {
     }
 
     fn spins(masks: &[[u64; 1]]) -> bool {
-        let cores = affinity::usable_cores(masks.iter().map(|mask| mask.as_slice()));
+        let cores = affinity::usable_cores(masks.iter().copied());
         Waiter::new(masks.len() as u32, cores).spin
     }
 

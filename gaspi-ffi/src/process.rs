@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 fn joining(timeout: Timeout) -> Result<PendingInit, Failure> {
     let job = Job::from_environment_within(timeout)?;
     // Errors from here on name the rank.
-    let host = job.hosts.get(job.rank.index()).cloned().unwrap_or_else(process::host_name);
+    let host =
+        job.hosts.get(job.rank.index()).map_or_else(process::host_name, |host| host.to_string());
     logging::identify(Some((job.rank.0, host)));
     topology::bind_as_launched();
     Ok(PendingInit::new(job, config::for_core()?)?)

@@ -27,7 +27,7 @@ fn gathering(config: &Config) -> Result<Client> {
         node: 0,
         machine: 0,
         endpoints: Vec::new(),
-        host: job.hosts[job.rank.index()].as_str().into(),
+        host: job.hosts[job.rank.index()].clone(),
         cpus: [1].into(),
         networks: [].into(),
     };

@@ -38,9 +38,7 @@ pub struct Card {
     pub networks: Arc<[(IpAddr, u8)]>,
 }
 
-impl Card {
-    /// The abstract name of the rank's listener, for ranks of its node.
-    pub(crate) fn listener(&self) -> String {
-        format!("gaspi-rank-{:016x}", self.instance)
-    }
+/// The abstract name of the listener of a rank, for ranks of its node.
+pub(crate) fn listener(instance: u64) -> String {
+    format!("gaspi-rank-{instance:016x}")
 }

@@ -26,7 +26,7 @@ pub struct Job {
     pub local_rank: u16,
     /// The machine of each rank, as far as this process knows before the exchange: the right one
     /// for this rank.
-    pub hosts: Vec<String>,
+    pub hosts: Arc<[Arc<str>]>,
     /// What may carry bytes between ranks.
     pub transport: Transport,
     /// The device, where one is to be used.
@@ -143,6 +143,25 @@ pub(crate) struct HubLocation {
     pub(super) addresses: Vec<IpAddr>,
 }
 
+/// The machine of each of so many ranks, which are all on one.
+pub(super) fn all_on(host: String, size: u32) -> Arc<[Arc<str>]> {
+    let host: Arc<str> = host.into();
+    (0..size).map(|_| Arc::clone(&host)).collect()
+}
+
+/// The machines of these names, by rank: of ranks that follow one another on one there is its name
+/// once.
+pub(super) fn hosts_by_rank(names: Vec<String>) -> Arc<[Arc<str>]> {
+    let mut last: Arc<str> = "".into();
+    let share = |name: String| {
+        if *last != *name {
+            last = name.into();
+        }
+        Arc::clone(&last)
+    };
+    names.into_iter().map(share).collect()
+}
+
 impl Job {
     /// A job of one rank, without a launcher.
     pub fn single() -> Job {
@@ -151,7 +170,7 @@ impl Job {
             rank: Rank(0),
             size: 1,
             local_rank: 0,
-            hosts: vec![process::host_name()],
+            hosts: [process::host_name().into()].into(),
             transport: Transport::Auto,
             device: DeviceChoice::default(),
             spans_hosts: false,
@@ -168,7 +187,7 @@ impl Job {
             rank,
             size,
             local_rank: rank.0,
-            hosts: vec![process::host_name(); size as usize],
+            hosts: all_on(process::host_name(), size),
             ..Job::single()
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! [`launchers`] tells rank, size and the place of the server, for each way to start a job.
 //! [`exchange`] is the out-of-band exchange: each rank registers its [`Card`] with a server, and
-//! gets the [`Table`] of all cards once all ranks have registered. [`auth`] makes the key that
+//! gets the [`Table`] of all [`Cards`] once all ranks have registered. [`auth`] makes the key that
 //! protects the exchange between hosts. [`addresses`] chooses what to offer to peers and what to
 //! try.
 //!
@@ -13,10 +13,11 @@
 pub(crate) mod addresses;
 mod auth;
 mod card;
+pub(crate) mod cards;
 mod environment;
 pub(crate) mod exchange;
 pub mod host_file;
-mod job;
+pub(crate) mod job;
 mod launchers;
 pub mod node_list;
 mod system;
@@ -25,6 +26,8 @@ mod variables;
 
 pub use auth::KEY_BYTES;
 pub use card::Card;
+pub(crate) use card::listener;
+pub use cards::{CardView, Cards};
 pub use exchange::callback::{Callback, Callbacks, Invitation};
 pub(crate) use exchange::client::report_unable;
 pub use exchange::client::{Client, Table};

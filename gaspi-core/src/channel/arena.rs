@@ -27,6 +27,7 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, Rank};
 use crate::segment::prepared::Prepared;
 use crate::segment::{ARENA, ARENA_WORDS, Segment, Target};
+use crate::sync::by_rank::ByRank;
 use crate::sync::{AtomicU64, Mutex, Ordering, slots};
 use crate::wire::message::{MemoryKey, Put, RemoteAddress, Stream};
 use std::collections::HashMap;
@@ -158,14 +159,14 @@ pub(crate) struct Channels {
     arena: OnceLock<Arena>,
     making: Mutex<()>,
     /// By rank.
-    views: Box<[Mutex<Option<Known>>]>,
+    views: ByRank<Mutex<Option<Known>>>,
     /// Ranges of channels that are being opened.
     opening: Mutex<HashMap<GroupId, Closing>>,
     /// The number of requests that have failed for certain, and the last failures by rank.
     failures: AtomicU64,
     last: Mutex<HashMap<Rank, Failures>>,
     /// How often requests were lost with their connection, by rank.
-    losses: Box<[AtomicU64]>,
+    losses: ByRank<AtomicU64>,
     /// When a connection broke last, by rank, whatever was under way on it.
     breaks: Mutex<HashMap<Rank, Instant>>,
     pub(crate) zero_copy: ZeroCopySends,
@@ -177,11 +178,11 @@ impl Channels {
         Channels {
             arena: OnceLock::new(),
             making: Mutex::default(),
-            views: (0..ranks).map(|_| Mutex::default()).collect(),
+            views: ByRank::new(ranks),
             opening: Mutex::default(),
             failures: AtomicU64::new(0),
             last: Mutex::default(),
-            losses: (0..ranks).map(|_| AtomicU64::new(0)).collect(),
+            losses: ByRank::new(ranks),
             breaks: Mutex::default(),
             zero_copy: ZeroCopySends::default(),
             shown: ShownMemory::default(),
@@ -202,7 +203,8 @@ impl Channels {
 
     /// The arena of `rank`, of this node, as far as this rank can reach it.
     pub(super) fn view(&self, rank: Rank) -> Option<Arc<View>> {
-        self.views[rank.index()].lock().as_ref().map(|known| Arc::clone(&known.view))
+        let known = self.views.find(rank.index())?.lock();
+        known.as_ref().map(|known| Arc::clone(&known.view))
     }
 
     /// The arena of `rank` is gone; with a generation, only that one. Open channels keep what they
@@ -210,7 +212,8 @@ impl Channels {
     /// left before others have.
     pub(crate) fn forget(&self, rank: Rank, generation: Option<u32>) {
         let opening = self.opening.lock();
-        let mut known = self.views[rank.index()].lock();
+        let Some(known) = self.views.find(rank.index()) else { return };
+        let mut known = known.lock();
         match &mut *known {
             Some(other) if generation.is_some_and(|g| g != other.view.target.generation) => {}
             Some(known) if !opening.is_empty() => known.gone = true,
@@ -244,7 +247,7 @@ impl Channels {
             of_rank.refused = Some(self.count(reason.to_owned()));
         } else {
             // Relaxed: users of a later connection are ordered behind this by its lock.
-            let before = self.losses[rank.index()].fetch_add(1, Ordering::Relaxed);
+            let before = self.losses.of(rank.index()).fetch_add(1, Ordering::Relaxed);
             of_rank.suspected = Some((before + 1, reason.to_owned()));
         }
     }
@@ -253,7 +256,7 @@ impl Channels {
     /// that is put there arrives in order.
     #[inline]
     pub(crate) fn losses(&self, rank: Rank) -> u64 {
-        self.losses[rank.index()].load(Ordering::Relaxed)
+        self.losses.find(rank.index()).map_or(0, |losses| losses.load(Ordering::Relaxed))
     }
 
     /// Counts a failure. The caller holds the lock.

@@ -431,7 +431,7 @@ impl Inner {
     }
 
     fn placement(&self, ranks: &[Rank], offers: &[Offer]) -> Placement {
-        let machine = |rank: Rank| self.ranks.cards[rank.index()].machine;
+        let machine = |rank: Rank| self.ranks.cards.at(rank).machine();
         let mut both = ranks.iter().zip(offers);
         Placement {
             all_reachable: offers.iter().all(|offer| offer.reachable),
@@ -459,7 +459,7 @@ impl Inner {
                 let arena = view.as_ref().map_or(own, |view| view.target.start(0));
                 let start =
                     self.ranks.is_local(*rank).then(|| arena.wrapping_add(offer.base as usize));
-                let name = self.ranks.cards[rank.index()].node;
+                let name = self.ranks.cards.at(*rank).node();
                 let node = nodes.iter().position(|known| *known == name).unwrap_or_else(|| {
                     nodes.push(name);
                     nodes.len() - 1

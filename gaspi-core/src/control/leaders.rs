@@ -26,7 +26,7 @@ mod procedures;
 pub(crate) mod route;
 mod schedule;
 
-use crate::bootstrap::Card;
+use crate::bootstrap::Cards;
 use crate::ids::Rank;
 use crate::os::affinity;
 use crate::policy::rank_tree::RankTree;
@@ -36,7 +36,7 @@ use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::message::{Arrival, LastStep, Lines};
 use crate::wire::shared_layout::lines_bytes;
 use schedule::{Nodes, Schedule, TAGS};
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -109,11 +109,11 @@ struct Messages {
 
 impl Leaders {
     /// Those of a group, if they save messages; all members come to the same.
-    pub(crate) fn of(cards: &[Card], ranks: &Arc<[Rank]>, me: usize) -> Option<Leaders> {
+    pub(crate) fn of(cards: &Cards, ranks: &Arc<[Rank]>, me: usize) -> Option<Leaders> {
         let mut known = HashMap::new();
         let node_of = ranks.iter().map(|rank| {
             let next = known.len() as u32;
-            *known.entry(cards[rank.index()].node).or_insert(next)
+            *known.entry(cards.at(*rank).node()).or_insert(next)
         });
         let node_of: Box<[u32]> = node_of.collect();
         let n = known.len();
@@ -223,12 +223,18 @@ impl Leaders {
 }
 
 /// Whether members share cores.
-fn is_crowded(cards: &[Card], ranks: &[Rank]) -> bool {
-    let machines: HashSet<_> = ranks.iter().map(|rank| cards[rank.index()].machine).collect();
-    machines.iter().any(|machine| {
-        let here = || cards.iter().filter(|card| card.machine == *machine);
+fn is_crowded(cards: &Cards, ranks: &[Rank]) -> bool {
+    // How many ranks each machine has, and on which cores.
+    let mut machines: HashMap<u64, (u32, Vec<u64>)> = HashMap::new();
+    for card in cards.iter() {
+        let (count, cores) = machines.entry(card.machine()).or_default();
+        *count += 1;
+        affinity::unite(cores, card.cpus());
+    }
+    ranks.iter().any(|rank| {
+        let known = machines.get(&cards.at(*rank).machine());
         // Without quotas: each rank knows its own only.
-        here().count() as u32 > affinity::cores_of(here().map(|card| &*card.cpus))
+        known.is_some_and(|(count, cores)| *count > affinity::count(cores))
     })
 }
 

@@ -114,7 +114,7 @@ impl Runtime {
     /// [`Error::InvalidGroup`] if there is no such group, [`Error::NotInitialised`].
     pub fn group_is_one_node(&self, group: GroupId) -> Result<bool> {
         let ranks = self.group_ranks(group)?;
-        let node = |rank: &Rank| self.inner().ranks.cards[rank.index()].node;
+        let node = |rank: &Rank| self.inner().ranks.cards.at(*rank).node();
         Ok(ranks.iter().all(|rank| node(rank) == node(&ranks[0])))
     }
 

@@ -54,21 +54,26 @@ pub fn parsed(list: &str) -> Option<Vec<u64>> {
 }
 
 /// Cores in the union of masks, limited by the control group's quota.
-pub fn usable_cores<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
-    let cores = cores_of(masks);
+pub fn usable_cores(masks: impl Iterator<Item = impl IntoIterator<Item = u64>>) -> u32 {
+    let mut union = Vec::new();
+    masks.for_each(|mask| unite(&mut union, mask));
+    let cores = count(&union);
     super::limits::cpu_quota().map_or(cores, |quota| cores.min(quota)).max(1)
 }
 
-/// Cores in the union of masks.
-pub fn cores_of<'a>(masks: impl Iterator<Item = &'a [u64]>) -> u32 {
-    let mut union: Vec<u64> = Vec::new();
-    for mask in masks {
-        union.resize(union.len().max(mask.len()), 0);
-        for (word, bits) in union.iter_mut().zip(mask) {
-            *word |= bits;
+/// Adds the cores of a mask to a union.
+pub fn unite(union: &mut Vec<u64>, mask: impl IntoIterator<Item = u64>) {
+    for (at, bits) in mask.into_iter().enumerate() {
+        match union.get_mut(at) {
+            Some(word) => *word |= bits,
+            None => union.push(bits),
         }
     }
-    union.iter().map(|word| word.count_ones()).sum()
+}
+
+/// How many cores a mask has.
+pub fn count(mask: &[u64]) -> u32 {
+    mask.iter().map(|word| word.count_ones()).sum()
 }
 
 #[cfg(test)]

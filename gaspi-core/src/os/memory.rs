@@ -10,6 +10,7 @@
 use super::limits::{self, Resource};
 use crate::error::{Error, Result};
 use rustix::fs::{self, MemfdFlags, SealFlags};
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
@@ -40,18 +41,8 @@ pub fn check_available(needed: u64, claimed: u64) -> Result<()> {
 ///
 /// # Errors
 /// Descriptors ran out, or a limit of the process forbids the size.
-pub fn create(name: &std::ffi::CStr, size: u64, huge: bool) -> Result<OwnedFd> {
-    // Beyond this limit ftruncate does not fail but kills the process by SIGXFSZ.
-    if let Some(limit) = limits::allowed(Resource::FileSize)
-        && size > limit
-    {
-        let reason = "limit of the file size; raise it with ulimit -f".to_owned();
-        return Err(Error::Memory { needed: size, available: limit, reason });
-    }
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let flags = if huge { flags | MemfdFlags::HUGETLB } else { flags };
-    let fd =
-        fs::memfd_create(name, flags).map_err(|error| Error::os("memfd_create", &error.into()))?;
+pub fn create(name: &CStr, size: u64, huge: bool) -> Result<OwnedFd> {
+    let fd = file(name, size, if huge { MemfdFlags::HUGETLB } else { MemfdFlags::empty() })?;
     if i64::try_from(size).is_err() {
         let reason = "no file can be larger".to_owned();
         return Err(Error::Memory { needed: size, available: i64::MAX as u64, reason });
@@ -62,6 +53,26 @@ pub fn create(name: &std::ffi::CStr, size: u64, huge: bool) -> Result<OwnedFd> {
     fs::fcntl_add_seals(&fd, SEALS)
         .map_err(|error| Error::os("sealing a memory file", &error.into()))?;
     Ok(fd)
+}
+
+/// A memory file without a byte, which may come to have `size`.
+///
+/// # Errors
+/// Those of [`create`].
+pub(super) fn create_unsealed(name: &CStr, size: u64) -> Result<OwnedFd> {
+    file(name, size, MemfdFlags::empty())
+}
+
+fn file(name: &CStr, size: u64, flags: MemfdFlags) -> Result<OwnedFd> {
+    // Beyond this limit ftruncate and write do not fail but kill the process by SIGXFSZ.
+    if let Some(limit) = limits::allowed(Resource::FileSize)
+        && size > limit
+    {
+        let reason = "limit of the file size; raise it with ulimit -f".to_owned();
+        return Err(Error::Memory { needed: size, available: limit, reason });
+    }
+    let flags = flags | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    fs::memfd_create(name, flags).map_err(|error| Error::os("memfd_create", &error.into()))
 }
 
 /// Checks that a peer's memory file has at least `size` bytes and can never shrink.

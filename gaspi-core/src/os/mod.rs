@@ -19,6 +19,7 @@ pub(crate) mod mpi;
 pub(crate) mod munge;
 pub(crate) mod pmix;
 pub mod process;
+pub mod sealed;
 pub mod socket;
 pub mod splice;
 pub mod tcp;

@@ -26,7 +26,7 @@ struct Taken<'a> {
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        self.inner.passive.outbox.lanes[self.receiver.index()].lock().state = self.then;
+        self.inner.passive.outbox.lanes.of(self.receiver.index()).lock().state = self.then;
         // Another thread of this rank may wait for the state.
         self.inner.ranks.wake_own();
     }
@@ -42,7 +42,7 @@ impl Inner {
     fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, SendState)> {
         let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
         let before = self.until(deadline, waiting, || {
-            let mut sending = self.passive.outbox.lanes[receiver.index()].lock();
+            let mut sending = self.passive.outbox.lanes.of(receiver.index()).lock();
             match sending.state {
                 SendState::Busy => None,
                 before => {
@@ -78,7 +78,7 @@ impl Inner {
             return Err(error);
         }
         let number = {
-            let mut sending = self.passive.outbox.lanes[receiver.index()].lock();
+            let mut sending = self.passive.outbox.lanes.of(receiver.index()).lock();
             sending.number += 1;
             sending.number
         };
@@ -356,13 +356,13 @@ impl Runtime {
         inner.check_open()?;
         let (deadline, mut outcome) = (timeout.deadline(), Ok(()));
         for receiver in (0..inner.ranks.size).map(|rank| Rank(rank as u16)) {
-            let mut sending = inner.passive.outbox.lanes[receiver.index()].lock();
+            let mut sending = inner.passive.outbox.lanes.of(receiver.index()).lock();
             if let SendState::Calling { key } = sending.state {
                 sending.state = SendState::Idle;
                 drop(sending);
                 let taken_back = inner.take_back(receiver, key, deadline);
                 if taken_back.is_err() {
-                    let mut sending = inner.passive.outbox.lanes[receiver.index()].lock();
+                    let mut sending = inner.passive.outbox.lanes.of(receiver.index()).lock();
                     if matches!(sending.state, SendState::Idle) {
                         sending.state = SendState::Calling { key };
                     } else {

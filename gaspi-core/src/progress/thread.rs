@@ -120,13 +120,13 @@ impl Progress {
     fn watch(&mut self) -> CoreResult<()> {
         let served = Arc::clone(&self.served);
         let ranks = served.tcp().up.ranks();
-        let own = ranks.cards[ranks.me.index()].pid;
+        let own = ranks.cards.at(ranks.me).pid();
         let locals = ranks.area.locals();
         let me = locals.iter().position(|rank| *rank == ranks.me).unwrap_or(0);
         let living = |rank: &&Rank| {
-            let card = &ranks.cards[rank.index()];
+            let pid = ranks.cards.at(**rank).pid();
             let ended = matches!(ranks.liveness(**rank), liveness::DEAD | liveness::LEFT);
-            card.pid != own && card.pid != 0 && !ended
+            pid != own && pid != 0 && !ended
         };
         let ring = locals[me..].iter().chain(&locals[..me]).skip(1);
         let others: Vec<Rank> = ring.filter(living).copied().collect();
@@ -141,11 +141,11 @@ impl Progress {
             return Ok(());
         }
         let tcp = served.tcp();
-        let card = &tcp.up.ranks().cards[rank.index()];
-        let place = &tcp.up.ranks().processes[rank.index()];
+        let card = tcp.up.ranks().cards.at(rank);
+        let place = tcp.up.ranks().processes.of(rank.index());
         let fd = match place.get() {
             Some(fd) => Ok(Some(fd)),
-            None => pidfd(card.pid, self.pidfds_left).map(|fd| {
+            None => pidfd(card.pid(), self.pidfds_left).map(|fd| {
                 fd.map(|fd| {
                     self.pidfds_left -= 1;
                     place.get_or_init(|| fd)
@@ -164,7 +164,7 @@ impl Progress {
                         "proc_init: deaths are noticed by looking every {POLL_MS} ms: {reason}"
                     );
                 }
-                self.polled.push((rank, Watched::new(card.pid, card.start_time)));
+                self.polled.push((rank, Watched::new(card.pid(), card.start_time())));
             }
         }
         Ok(())
@@ -374,7 +374,7 @@ impl Progress {
     }
 
     fn process_ended(&mut self, rank: Rank) {
-        if let Some(fd) = self.served.tcp().up.ranks().processes[rank.index()].get() {
+        if let Some(fd) = self.served.tcp().up.ranks().processes.of(rank.index()).get() {
             self.served.tcp().table.sets.poll.remove(fd.as_fd());
         }
         self.dead.insert(rank);

@@ -6,7 +6,7 @@
 //! of one node have no pairs with each other, so that with such devices each rank has to be a node
 //! of its own.
 
-use crate::bootstrap::{ATOMICS_FIELD, Card, Job, Transport};
+use crate::bootstrap::{ATOMICS_FIELD, Cards, Job, Transport};
 use crate::config::{Config, Network};
 use crate::error::{Error, Result};
 use crate::transport::verbs::{AtomicReach, Device, NoDevice};
@@ -37,7 +37,7 @@ pub(super) fn fit(job: &Job, device: Device) -> std::result::Result<Device, NoDe
     if device.atomics() != Some(AtomicReach::Nothing) {
         return Ok(device);
     }
-    let host = job.hosts.get(job.rank.index()).map_or("", String::as_str);
+    let host = job.hosts.get(job.rank.index()).map_or("", |host| host);
     Err(NoDevice::Wrong(format!(
         "GASPI_ATOMICS is nic, but the device of {} on {host} executes no atomic operations: {}; \
          name another one with GASPI_IB_DEVICE, or set GASPI_ATOMICS to cpu for all ranks",
@@ -61,18 +61,20 @@ pub(super) fn agreed(job: &Job, device: Option<&Device>) -> (&'static str, u64) 
 ///
 /// # Errors
 /// Ranks share a node. It is the same on all ranks.
-pub(super) fn check(cards: &[Card], device: Option<&Device>) -> Result<()> {
+pub(super) fn check(cards: &Cards, device: Option<&Device>) -> Result<()> {
     if device.and_then(Device::atomics) != Some(AtomicReach::Device) {
         return Ok(());
     }
     let mut nodes = HashMap::new();
-    let mut shared = cards.iter().filter_map(|card| Some((nodes.insert(card.node, card)?, card)));
+    let mut shared = cards.iter().filter_map(|card| Some((nodes.insert(card.node(), card)?, card)));
     let Some((one, other)) = shared.next() else { return Ok(()) };
     let reason = format!(
         "GASPI_ATOMICS is nic, but {} and {} share memory on {}, and the RDMA devices are not \
          atomic with processors; start one rank on each host, or set GASPI_TRANSPORT to verbs, or \
          set GASPI_ATOMICS to cpu",
-        one.rank, other.rank, one.host
+        one.rank(),
+        other.rank(),
+        one.host()
     );
     Err(Error::Environment { reason })
 }

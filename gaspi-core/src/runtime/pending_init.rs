@@ -7,7 +7,9 @@ use super::extensions::Extensions;
 use super::rdma::{dead_after, networks, open_device, with_device};
 use super::{Inner, Runtime, atomics_by, descriptors};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
-use crate::bootstrap::{Card, Client, Job, KEY_BYTES, Membership, Transport, report_unable};
+use crate::bootstrap::{
+    Card, CardView, Cards, Client, Job, KEY_BYTES, Membership, Transport, listener, report_unable,
+};
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
 use crate::control::Control;
@@ -132,7 +134,7 @@ fn card(
         },
         machine: 0,
         endpoints,
-        host: job.hosts.get(job.rank.index()).map_or("", String::as_str).into(),
+        host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
         cpus: affinity::mask().into(),
         networks: networks.into(),
     })
@@ -162,7 +164,7 @@ impl PendingInit {
             let (endpoints, addresses) = listen(&job)?;
             let networks = networks(&job, &config, device.as_ref())?;
             let card = card(&job, random_u64()?, (addresses, networks))?;
-            let listener = socket::listen(&card.listener())
+            let listener = socket::listen(&listener(card.instance))
                 .map_err(|error| Error::os("making the listener of this rank", &error))?;
             let gathering = Box::new(Client::new(&job, &config, card)?);
             let gathering = gathering.agreeing(atomics_by::agreed(&job, device.as_ref()));
@@ -199,7 +201,8 @@ impl PendingInit {
                 let (token, key) = ([0; 16], [0; KEY_BYTES]);
                 let identity = Identity { token, key, dead_after: dead_after()? };
                 let endpoints = EndpointTable::new(None, None, Vec::new(), 1, identity)?;
-                let runtime = self.assemble(vec![own], area, None, Endpoints::new(endpoints))?;
+                let runtime =
+                    self.assemble(Cards::own(&[own])?, area, None, Endpoints::new(endpoints))?;
                 self.stage = Stage::Started(Box::new(runtime));
             }
             #[cfg(feature = "test-transports")]
@@ -211,9 +214,9 @@ impl PendingInit {
             Stage::Client { gathering, listener, endpoints } => {
                 let table = gathering.poll(deadline)?;
                 let (size, rank) = (self.job.size, self.job.rank);
-                let node = table.cards[rank.index()].node;
-                let locals = table.cards.iter().filter(|card| card.node == node);
-                let ranks = locals.clone().map(|card| card.rank).collect::<Box<[Rank]>>();
+                let node = table.cards.at(rank).node();
+                let locals = || table.cards.iter().filter(|card| card.node() == node);
+                let ranks = locals().map(CardView::rank).collect::<Box<[Rank]>>();
                 let remote = ranks.len() < table.cards.len();
                 let nth = ranks.iter().position(|other| *other == rank).unwrap_or(0) as u32;
                 let groups = self.config.group_max;
@@ -224,9 +227,8 @@ impl PendingInit {
                 let mut area = area.labelled(&self.job.id);
                 let mut wakeup_socket = None;
                 if remote {
-                    wakeup_socket =
-                        Some(WakeupSockets::bind(&table.cards[rank.index()].listener())?);
-                    let listeners = locals.map(|card| (card.rank, card.listener()));
+                    wakeup_socket = Some(WakeupSockets::bind(&table.cards.at(rank).listener())?);
+                    let listeners = locals().map(|card| (card.rank(), card.listener()));
                     area = area.with_wakeup_sockets(WakeupSockets::new(listeners)?);
                 }
                 let endpoints = EndpointTable::new(
@@ -240,7 +242,7 @@ impl PendingInit {
                 let mut endpoints = Endpoints::new(endpoints);
                 if remote {
                     let device = self.device.take();
-                    let of = (nth, table.cards.as_slice());
+                    let of = (nth, &table.cards);
                     endpoints = with_device(endpoints, device, of, (&self.job, &self.config))?;
                 }
                 #[cfg(feature = "test-transports")]
@@ -260,7 +262,7 @@ impl PendingInit {
 
     fn assemble(
         &self,
-        cards: Vec<Card>,
+        cards: Cards,
         area: SharedArea,
         membership: Option<Membership>,
         endpoints: Endpoints,
@@ -350,7 +352,7 @@ impl PendingInit {
             let job = Job { rank: Rank(rank as u16), node: Some(rank.into()), ..self.job.clone() };
             card(&job, 0, (Vec::new(), Vec::new()))
         };
-        let cards = (0..size).map(card_of).collect::<Result<_>>()?;
+        let cards = Cards::own(&(0..size).map(card_of).collect::<Result<Vec<_>>>()?)?;
         let area = SharedArea::alone(size, self.config.group_max, me)?;
         let identity = Identity { token: [0; 16], key: [0; KEY_BYTES], dead_after: dead_after()? };
         let stream = EndpointTable::new(None, None, Vec::new(), size, identity)?;
@@ -364,10 +366,10 @@ impl PendingInit {
 }
 
 /// How many ranks the machine of `rank` has, of all its nodes, and how many cores they may use.
-pub(super) fn of_machine(cards: &[Card], rank: Rank) -> (u32, u32) {
-    let machine = cards[rank.index()].machine;
-    let here = || cards.iter().filter(|card| card.machine == machine);
-    (here().count() as u32, affinity::usable_cores(here().map(|card| &*card.cpus)))
+pub(super) fn of_machine(cards: &Cards, rank: Rank) -> (u32, u32) {
+    let machine = cards.at(rank).machine();
+    let here = || cards.iter().filter(|card| card.machine() == machine);
+    (here().count() as u32, affinity::usable_cores(here().map(CardView::cpus)))
 }
 
 fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
@@ -456,8 +458,7 @@ impl Inner {
                 Ok(())
             }
             Some(Err(rank)) => {
-                let reason =
-                    format!("{rank} on {} died while joining", self.ranks.cards[rank.index()].host);
+                let reason = format!("{rank} on {} died while joining", self.ranks.host_of(rank));
                 Err(Error::Meeting { reason })
             }
             None => {

@@ -1,7 +1,7 @@
 //! The RDMA device of a rank that joins: whether there has to be one, which, and when it is opened.
 
 use super::atomics_by;
-use crate::bootstrap::{Card, Job, Transport};
+use crate::bootstrap::{CardView, Cards, Job, Transport};
 use crate::config::{Config, Network};
 use crate::error::{Error, Result};
 use crate::os::affinity;
@@ -148,12 +148,12 @@ pub(super) fn open_device(job: &Job, config: &Config) -> Result<Option<Device>> 
 pub(super) fn with_device(
     endpoints: Endpoints,
     device: Option<Device>,
-    (nth, cards): (u32, &[Card]),
+    (nth, cards): (u32, &Cards),
     (job, config): (&Job, &Config),
 ) -> Result<Endpoints> {
-    let host = &cards[job.rank.index()].host;
-    let sharers = cards.iter().filter(|card| card.host == *host).count() as u32;
-    let favoured = verbs::favoured(cards.iter().map(|card| &*card.networks));
+    let host = cards.at(job.rank).host();
+    let sharers = cards.iter().filter(|card| card.host() == host).count() as u32;
+    let favoured = verbs::favoured(cards.iter().map(CardView::networks));
     if let Some(device) = device {
         let device = in_shared_network(device, favoured, (job, config))?;
         device.share_among(sharers);

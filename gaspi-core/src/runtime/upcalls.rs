@@ -77,10 +77,10 @@ impl Upcalls for Inner {
                 match self.ranks.liveness(peer) {
                     liveness::LEFT => format!("{peer} has left the job"),
                     liveness::DEAD => {
-                        format!("{peer} has died on {}", self.ranks.cards[peer.index()].host)
+                        format!("{peer} has died on {}", self.ranks.host_of(peer))
                     }
                     _ => {
-                        let host = &self.ranks.cards[peer.index()].host;
+                        let host = self.ranks.host_of(peer);
                         match self.endpoint(peer).last_error() {
                             Some(why) => format!("{peer} on {host} cannot be reached: {why}"),
                             None => format!("the connection to {peer} on {host} broke"),
@@ -205,12 +205,12 @@ impl Upcalls for Inner {
     fn ended(&self, peer: Rank) {
         let marked = self.ranks.note_end(peer);
         if marked && self.ranks.liveness(peer) == liveness::DEAD {
-            let card = &self.ranks.cards[peer.index()];
+            let card = self.ranks.cards.at(peer);
             log::warn!(
                 "watching {peer}: its process {} on {} has died, calls that need it will fail; go \
                  on in a group of the others",
-                card.pid,
-                card.host
+                card.pid(),
+                card.host()
             );
         }
         self.endpoint(peer).disconnect();

@@ -174,7 +174,7 @@ impl Inner {
         segment: SegmentId,
         published: &Published,
     ) -> Result<()> {
-        let pid = self.ranks.cards[rank.index()].pid;
+        let pid = self.ranks.cards.at(rank).pid();
         match published.map(segment, pid, self.memory.shape, self.ranks.me) {
             Ok(Some(target)) => {
                 log::debug!(

@@ -7,6 +7,7 @@
 
 pub mod arrival_slot;
 pub(crate) mod bias;
+pub(crate) mod by_rank;
 pub mod epoch;
 pub mod eventcount;
 pub mod holder;

@@ -21,11 +21,11 @@ pub(super) const UPWARD: &[(&str, &str)] = &[];
 /// Imports of modules that are for others only: (file, module).
 pub(super) const DOORS: &[(&str, &str)] = &[
     ("gaspi-core/src/channel/messages.rs", "os::socket"),
-    ("gaspi-core/src/control/leaders.rs", "bootstrap::card"),
+    ("gaspi-core/src/control/leaders.rs", "bootstrap::cards"),
     ("gaspi-core/src/progress/thread.rs", "bootstrap::exchange::membership"),
     ("gaspi-core/src/progress/thread.rs", "os::socket"),
     ("gaspi-core/src/progress/thread.rs", "wire::frame"),
-    ("gaspi-core/src/ranks.rs", "bootstrap::card"),
+    ("gaspi-core/src/ranks.rs", "bootstrap::cards"),
     ("gaspi-core/src/runtime/pending_init.rs", "os::socket"),
     ("gaspi-core/src/transport/tcp/connect.rs", "bootstrap::addresses"),
     ("gaspi-core/src/transport/tcp/endpoint_table.rs", "bootstrap::auth"),

@@ -11,6 +11,7 @@ use super::server::{Request, Role, Server};
 use crate::bootstrap::job::{Job, ServerLocation};
 use crate::error::Result;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// The server of a machine, and its way to the others.
@@ -36,7 +37,7 @@ impl EmbeddedServer {
             ServerLocation::OverHosts { hub, .. } => {
                 let access = HubAccess::new(job, hub)?;
                 if hub.here {
-                    let state = ServerState::over_hosts(&job.id, job.hosts.clone());
+                    let state = ServerState::over_hosts(&job.id, Arc::clone(&job.hosts));
                     let listener = RelayListener::new(access, hub.audience, job.size)?;
                     (Role::Hub(Hub::new(state)), Others::Hub(Box::new(listener)))
                 } else {

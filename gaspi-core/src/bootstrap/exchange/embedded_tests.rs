@@ -4,6 +4,7 @@
 use super::*;
 use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::auth::Key;
+use crate::bootstrap::cards::tests::all;
 use crate::bootstrap::exchange::hub_access::{PATIENCE, PORTS, TRIES, derived_ports};
 use crate::bootstrap::exchange::relay_listener::UNAUTHENTICATED_MAX;
 use crate::bootstrap::exchange::tests::{GUARD, card, client, unique};
@@ -32,7 +33,7 @@ fn job(id: &str, (rank, size): (u16, u32), host: usize, port: Option<u16>) -> Jo
         addresses: Vec::new(),
     };
     let server = ServerLocation::OverHosts { name: format!("gaspi-test-{id}-{host}"), hub };
-    let hosts = (0..size).map(|rank| format!("host{}", rank % 3)).collect();
+    let hosts = (0..size).map(|rank| format!("host{}", rank % 3).into()).collect();
     Job { server, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), size) }
 }
 
@@ -65,10 +66,10 @@ fn machines_meet_over_tcp_again_and_again() {
         for round in 0..5 {
             let first = &tables[0][round];
             for (rank, table) in tables.iter().map(|all| &all[round]).enumerate() {
-                assert_eq!((table.key, &table.cards), (first.key, &first.cards));
+                assert_eq!((table.key, all(&table.cards)), (first.key, all(&first.cards)));
                 for (other, card) in table.cards.iter().enumerate() {
                     let same = rank % 3 == other % 3;
-                    assert_eq!(table.cards[rank].machine == card.machine, same);
+                    assert_eq!(table.cards.at(Rank(rank as u16)).machine() == card.machine(), same);
                 }
             }
             assert!(round == 0 || first.key != tables[0][round - 1].key);

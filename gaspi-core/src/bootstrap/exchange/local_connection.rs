@@ -8,12 +8,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Bytes to send, shared with the other connections that get the same, and perhaps a descriptor.
+/// Bytes to send and descriptors, shared with the other connections that get the same.
 #[derive(Debug)]
 struct Outgoing {
     bytes: Arc<[u8]>,
     sent: usize,
-    descriptor: Option<Arc<OwnedFd>>,
+    descriptors: Vec<Arc<OwnedFd>>,
 }
 
 /// A non-blocking connection that speaks [`Message`]s.
@@ -42,8 +42,8 @@ impl LocalConnection {
     }
 
     /// Queues a frame; `flush` sends it.
-    pub(crate) fn queue(&mut self, bytes: Arc<[u8]>, descriptor: Option<Arc<OwnedFd>>) {
-        self.outgoing.push_back(Outgoing { bytes, sent: 0, descriptor });
+    pub(crate) fn queue(&mut self, bytes: Arc<[u8]>, descriptors: Vec<Arc<OwnedFd>>) {
+        self.outgoing.push_back(Outgoing { bytes, sent: 0, descriptors });
     }
 
     /// Sends what there is room for; true once all is sent. Where the other side has gone there is
@@ -51,19 +51,22 @@ impl LocalConnection {
     pub(crate) fn flush(&mut self) -> bool {
         while let Some(next) = self.outgoing.front_mut() {
             let pieces = [Piece::of(&next.bytes[next.sent..]), Piece::of(&[])];
-            let descriptor: Vec<BorrowedFd<'_>> =
-                next.descriptor.iter().map(|fd| fd.as_fd()).collect();
+            let descriptors: Vec<BorrowedFd<'_>> =
+                next.descriptors.iter().map(|fd| fd.as_fd()).collect();
             // SAFETY: the pieces are slices that live across the call.
-            match unsafe { socket::send(self.fd.as_fd(), pieces, &descriptor) } {
+            match unsafe { socket::send(self.fd.as_fd(), pieces, &descriptors) } {
                 Ok(sent) => {
                     next.sent += sent;
                     // Descriptors go with the first byte.
-                    next.descriptor = None;
+                    next.descriptors.clear();
                     if next.sent == next.bytes.len() {
                         self.outgoing.pop_front();
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                // A user has no more descriptors under way than a process may have open: until
+                // others have taken theirs.
+                Err(error) if error.raw_os_error() == Some(libc::ETOOMANYREFS) => return false,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => self.outgoing.clear(),
             }

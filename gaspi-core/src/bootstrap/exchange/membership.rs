@@ -90,7 +90,7 @@ impl Drop for Membership {
         {
             if !std::thread::panicking() {
                 let leave: Arc<[u8]> = Message::Leave.encode().into();
-                connection.queue(leave, None);
+                connection.queue(leave, Vec::new());
                 connection.flush();
             }
             // Forked children may hold copies: closing alone would not end the connection.

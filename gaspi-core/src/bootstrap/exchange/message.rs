@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::ids::Rank;
 
 /// The version of this protocol; a [`Join`] of another version is refused in words.
-pub(crate) const VERSION: u16 = 7;
+pub(crate) const VERSION: u16 = 8;
 /// Bytes of the largest frame, its length included.
 pub(crate) const FRAME_MAX: usize = 64 * 1024;
 /// Bytes of a string; longer ones are cut when they are sent.
@@ -95,10 +95,8 @@ pub(crate) enum Message {
     /// Server to rank: so many are missing, the first of them by number; where the job spans hosts
     /// also in words, with hosts and how far each has come.
     Missing { count: u32, first: Vec<Rank>, words: String },
-    /// Server to rank: the cards of ranks in ascending order, one part of all.
-    Cards(Vec<Card>),
-    /// Server to rank: the last part of the table; the shared area comes along as a descriptor.
-    Area { token: [u8; 16], key: [u8; KEY_BYTES] },
+    /// Server to rank: the table; the shared area and the cards come along as descriptors.
+    Table { token: [u8; 16], key: [u8; KEY_BYTES] },
     /// Server to rank: it ends here.
     Failed(Failure),
     /// Server to rank: this exchange is over, look for the next one.

@@ -1,7 +1,6 @@
 //! Messages survive the way through bytes, and nothing else does harm.
 
 use super::*;
-use crate::bootstrap::exchange::golden_tests::sample_card;
 use crate::ids::Rank;
 use proptest::prelude::*;
 use std::net::{IpAddr, SocketAddr};
@@ -73,8 +72,7 @@ pub(crate) fn message() -> impl Strategy<Value = Message> {
             reason
         }),
         Just(Message::Leave),
-        prop::collection::vec(card(), 0..20).prop_map(Message::Cards),
-        any::<([u8; 16], [u8; 32])>().prop_map(|(token, key)| Message::Area { token, key }),
+        any::<([u8; 16], [u8; 32])>().prop_map(|(token, key)| Message::Table { token, key }),
         failure().prop_map(Message::Failed),
         Just(Message::Over),
     ]
@@ -147,79 +145,6 @@ fn long_texts_are_cut_at_a_character() {
         panic!("not understood");
     };
     assert_eq!(cut.len(), TEXT_MAX - 1);
-}
-
-#[test]
-fn many_cards_take_several_bounded_frames() {
-    let cards: Vec<Card> = (0..3000u16)
-        .map(|rank| Card {
-            rank: Rank(rank),
-            endpoints: vec![SocketAddr::new([192, 0, 2, 1].into(), 5); 10],
-            host: format!("{rank}{}", "h".repeat(200)).into(),
-            cpus: vec![rank.into(); if rank % 100 == 0 { CPU_WORDS_MAX } else { 4 }].into(),
-            ..sample_card()
-        })
-        .collect();
-    let frames = encode_cards(&cards);
-    assert!(frames.len() > 10);
-    let mut again = Vec::new();
-    for frame in &frames {
-        assert!(frame.len() <= FRAME_MAX);
-        let Ok(Some((Message::Cards(part), _))) = Message::decode(frame) else {
-            panic!("not understood");
-        };
-        again.extend(part);
-    }
-    assert_eq!(again, cards);
-}
-
-/// Ranks of hosts with two addresses, each bound to cores of its own.
-fn cards_of_hosts(size: u32, per_host: u16) -> Vec<Card> {
-    let card = |rank: u16| {
-        let (host, nth) = (rank / per_host, rank % per_host);
-        let [high, low] = host.to_be_bytes();
-        let addresses = [[10, 0, high, low], [10, 1, high, low]];
-        Card {
-            rank: Rank(rank),
-            pid: 4_000_000 + i32::from(nth),
-            start_time: u64::from(rank) << 20,
-            instance: u64::from(rank).wrapping_mul(0x9E37_79B9_7F4A_7C15),
-            node: u64::from(host) + 7,
-            machine: u64::from(host) + 7,
-            endpoints: addresses.map(|at| SocketAddr::new(at.into(), 30_000 + nth)).to_vec(),
-            host: format!("node{host:04}.cluster").into(),
-            cpus: [1 << (nth % 64), 0].into(),
-            networks: [([10, 1, high, low].into(), 16)].into(),
-        }
-    };
-    (0..size as u16).map(card).collect()
-}
-
-#[test]
-fn a_card_takes_40_bytes_of_a_rank_and_200_of_a_host() {
-    for (size, per_host) in [(1_024, 64), (10_000, 100), (65_535, 64)] {
-        let cards = cards_of_hosts(size, per_host);
-        let frames = encode_cards(&cards);
-        let bytes: usize = frames.iter().map(Vec::len).sum();
-        let hosts = size.div_ceil(per_host.into());
-        assert!(bytes <= 40 * size as usize + 200 * hosts as usize, "{bytes} of {size}");
-        let part = |frame: &Vec<u8>| match Message::decode(frame) {
-            Ok(Some((Message::Cards(part), _))) => part,
-            other => panic!("{other:?}"),
-        };
-        let again: Vec<Card> = frames.iter().flat_map(part).collect();
-        assert_eq!(again, cards);
-    }
-}
-
-#[test]
-fn cards_of_unknown_hosts_are_refused() {
-    let mut frame = Message::Cards(cards_of_hosts(2, 1)).encode();
-    assert!(matches!(Message::decode(&frame), Ok(Some(_))));
-    // The last card is 29 bytes long; the number of its host follows the rank.
-    let at = frame.len() - 29 + 2;
-    frame[at] += 1;
-    assert_eq!(Message::decode(&frame), Err(DecodeError::Invalid("a card of an unknown host")));
 }
 
 #[test]

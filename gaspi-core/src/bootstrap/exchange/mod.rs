@@ -22,7 +22,7 @@ pub(crate) mod client;
 mod credential;
 mod discovery;
 mod embedded;
-mod encoding;
+pub(super) mod encoding;
 mod hub_access;
 mod hub_lookup;
 mod local_connection;
@@ -36,5 +36,7 @@ mod tcp_connection;
 
 #[cfg(test)]
 mod golden_tests;
+#[cfg(test)]
+mod handover_tests;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -9,7 +9,7 @@ use super::encoding::{List, Text, frame};
 use super::message::{FRAME_MAX, Failure, Message};
 use crate::bootstrap::KEY_BYTES;
 use crate::ids::Rank;
-use crate::wire::codec::{self, DecodeError, Decoded, Output, Reader, Writer};
+use crate::wire::codec::{self, DecodeError, Decoded, Limit, Output, Reader, Writer};
 use crate::wire::fields::{Field, Form, Kinds, read_field, variants, whole, write_field};
 use std::sync::Arc;
 
@@ -19,6 +19,9 @@ pub(crate) const VERSION: u16 = super::message::VERSION;
 pub(crate) const CONNECTIONS_MAX: usize = 4096;
 /// Bytes of the largest frame, its length included.
 pub(crate) const RELAY_FRAME_MAX: usize = 2 * FRAME_MAX;
+
+/// Bytes of cards in one frame.
+pub(crate) const CARDS_BYTES_MAX: usize = FRAME_MAX;
 
 /// What a relay says to the hub.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -46,9 +49,9 @@ pub(crate) enum ToRelay {
     Send { connections: Vec<u64>, message: Message },
     /// Say this, then close.
     Refuse { connections: Vec<u64>, message: Message },
-    /// A part of the cards of the next table, as the frame that ranks get.
-    Cards(Arc<[u8]>),
-    /// The table goes to these, with the areas of their nodes.
+    /// The next bytes of the cards of the next table.
+    Cards(Vec<u8>),
+    /// The table goes to these, with the areas of their nodes and the cards.
     Table { connections: Vec<u64>, token: [u8; 16], key: [u8; KEY_BYTES], last: bool },
     /// End this rank.
     Kill(Rank),
@@ -71,7 +74,7 @@ variants! { ToRelay:
     65 => Hello { version as SameVersion },
     66 => Send { connections as List<CONNECTIONS_MAX>, message as Framed },
     67 => Refuse { connections as List<CONNECTIONS_MAX>, message as Framed },
-    68 => Cards(cards as Framed),
+    68 => Cards(cards as Bytes),
     69 => Table { connections as List<CONNECTIONS_MAX>, token, key, last },
     70 => Kill(rank),
     71 => Died { rank, how as Text },
@@ -133,28 +136,23 @@ impl Form<Message> for Framed {
         writer.raw(&value.encode());
     }
     fn read(reader: &mut Reader<'_>) -> Decoded<Message> {
-        Ok(message(reader)?.0)
+        let Some((message, len)) = Message::decode(reader.rest())? else {
+            return Err(DecodeError::Invalid("short message"));
+        };
+        reader.raw(len)?;
+        Ok(message)
     }
 }
 
-/// Cards, which are passed on as they came.
-impl Form<Arc<[u8]>> for Framed {
-    fn write<O: Output>(value: &Arc<[u8]>, writer: &mut Writer<O>) {
-        writer.raw(value);
-    }
-    fn read(reader: &mut Reader<'_>) -> Decoded<Arc<[u8]>> {
-        match message(reader)? {
-            (Message::Cards(_), frame) => Ok(frame.into()),
-            _ => Err(DecodeError::Invalid("no cards")),
-        }
-    }
-}
+/// At most [`CARDS_BYTES_MAX`] behind their number in four bytes.
+struct Bytes;
 
-/// A message of a rank and the frame that it came as.
-fn message<'a>(reader: &mut Reader<'a>) -> Decoded<(Message, &'a [u8])> {
-    match Message::decode(reader.rest())? {
-        Some((message, len)) => Ok((message, reader.raw(len)?)),
-        None => Err(DecodeError::Invalid("short message")),
+impl Form<Vec<u8>> for Bytes {
+    fn write<O: Output>(value: &Vec<u8>, writer: &mut Writer<O>) {
+        writer.bytes(value, Limit::u32(CARDS_BYTES_MAX as u32));
+    }
+    fn read(reader: &mut Reader<'_>) -> Decoded<Vec<u8>> {
+        Ok(reader.bytes(Limit::u32(CARDS_BYTES_MAX as u32))?.to_vec())
     }
 }
 

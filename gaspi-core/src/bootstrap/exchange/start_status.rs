@@ -3,6 +3,7 @@
 
 use crate::ids::Rank;
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// Groups of ranks that one text names.
 const GROUPS_MAX: usize = 8;
@@ -31,13 +32,13 @@ enum Reached {
 /// The hosts and stages of all ranks.
 #[derive(Debug)]
 pub(crate) struct StartStatus {
-    hosts: Vec<String>,
+    hosts: Arc<[Arc<str>]>,
     reached: Vec<Reached>,
 }
 
 impl StartStatus {
     /// Of the ranks on `hosts`, by rank.
-    pub(crate) fn new(hosts: Vec<String>) -> StartStatus {
+    pub(crate) fn new(hosts: Arc<[Arc<str>]>) -> StartStatus {
         let reached = vec![Reached::Unseen; hosts.len()];
         StartStatus { hosts, reached }
     }
@@ -64,7 +65,7 @@ impl StartStatus {
 
     /// The host of `rank`.
     pub(crate) fn host(&self, rank: Rank) -> &str {
-        self.hosts.get(rank.index()).map_or("", String::as_str)
+        self.hosts.get(rank.index()).map_or("", |host| host)
     }
 
     /// Whether the launcher is still at work on a rank.
@@ -148,7 +149,7 @@ mod tests {
 
     #[test]
     fn the_missing_are_named_with_host_and_stage() {
-        let hosts = ["a", "a", "b", "b", "b", "c"].map(str::to_owned).to_vec();
+        let hosts = ["a", "a", "b", "b", "b", "c"].map(Arc::from).into();
         let mut start_status = StartStatus::new(hosts);
         let missing: Vec<Rank> = (1..6).map(Rank).collect();
         assert_eq!(
@@ -183,7 +184,7 @@ mod tests {
 
     #[test]
     fn the_text_of_a_large_job_is_short() {
-        let hosts = (0..65535).map(|rank| format!("node{}", rank / 16)).collect();
+        let hosts = (0..65535).map(|rank| format!("node{}", rank / 16).into()).collect();
         let start_status = StartStatus::new(hosts);
         let odd: Vec<Rank> = (0..65535).filter(|rank| rank % 2 == 1).map(Rank).collect();
         let text = start_status.words(&odd, 0);

@@ -10,7 +10,7 @@ use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::timeout::{Deadline, Timeout};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +23,7 @@ pub(crate) fn card(job: &Job) -> Card {
         pid: 0,
         start_time: crate::os::process::start_time(std::process::id() as i32).expect("own"),
         instance: u64::from(job.rank.0) + 100,
-        host: job.hosts[job.rank.index()].as_str().into(),
+        host: Arc::clone(&job.hosts[job.rank.index()]),
         ..sample_card()
     }
 }
@@ -41,7 +41,7 @@ pub(crate) fn unique(what: &str) -> String {
 }
 
 /// A rank of a job whose launcher has a server of this name.
-fn launched(name: &str, id: &str, rank: u16, size: u32) -> Job {
+pub(super) fn launched(name: &str, id: &str, rank: u16, size: u32) -> Job {
     let server = ServerLocation::Launcher(name.to_owned());
     Job { server, ..Job::in_process(id, Rank(rank), size) }
 }
@@ -96,9 +96,9 @@ fn check_tables(tables: &[Table], size: u32) {
     for table in tables {
         assert_eq!(table.cards.len(), size as usize);
         for (rank, card) in table.cards.iter().enumerate() {
-            assert_eq!(card.rank.index(), rank);
-            assert_eq!(card.instance, rank as u64 + 100);
-            assert_eq!(card.pid, std::process::id() as i32);
+            assert_eq!(card.rank().index(), rank);
+            assert_eq!(card.instance(), rank as u64 + 100);
+            assert_eq!(card.pid(), std::process::id() as i32);
         }
         assert_eq!(table.token, tables[0].token);
         assert_eq!(inode(&table.area), inode(&tables[0].area));
@@ -162,7 +162,7 @@ fn ranks_meet_at_a_launcher_and_again() {
 #[test]
 fn without_a_launcher_nobody_kills() {
     let table = meet(&Job::single(), &Config::default(), Timeout::Test).expect("table");
-    assert_eq!(table.cards[0].pid, std::process::id() as i32);
+    assert_eq!(table.cards.at(Rank(0)).pid(), std::process::id() as i32);
     assert!(table.membership.request_kill(Rank(0)).is_err());
 }
 

@@ -4,7 +4,7 @@
 use super::{Launcher, Task, gaspi_run, own_host_only, rank_and_size};
 use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::host_file;
-use crate::bootstrap::job::{HubLocation, Job, ServerLocation, derived_name};
+use crate::bootstrap::job::{HubLocation, Job, ServerLocation, derived_name, hosts_by_rank};
 use crate::bootstrap::this_machine::{self, ThisMachine};
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
@@ -59,16 +59,16 @@ impl Launcher for ByHand {
             }
         };
         let (hosts, local_rank) = match layout {
-            Some(layout) => (layout.hosts, layout.local_rank),
+            Some(layout) => (hosts_by_rank(layout.hosts), layout.local_rank),
             // Only the machine of this rank is known.
             None => (own_host_only(rank, size), rank.0),
         };
-        let mut shared = id.clone().unwrap_or_default();
+        let mut known = id.clone().unwrap_or_default();
         if id.is_none() {
-            shared = format!("{}:{}", host, port.unwrap_or(0));
-            hosts.iter().filter(|_| file.is_some()).for_each(|host| shared += &format!(" {host}"));
+            known = format!("{}:{}", host, port.unwrap_or(0));
+            hosts.iter().filter(|_| file.is_some()).for_each(|host| known += &format!(" {host}"));
         }
-        let name = derived_name(format!("hosts {size} {}", shared.to_lowercase()).as_bytes());
+        let name = derived_name(format!("hosts {size} {}", known.to_lowercase()).as_bytes());
         let id = id.unwrap_or_else(|| by_hand_id(&name));
         let (here, audience) = (variables.machine().is(&host), Audience::OtherHosts);
         let hub = HubLocation {

@@ -2,7 +2,7 @@
 //! GASPI_MEETING.
 
 use super::{Launcher, Task, incomplete, rank_and_size};
-use crate::bootstrap::job::{Job, ServerLocation};
+use crate::bootstrap::job::{Job, ServerLocation, all_on};
 use crate::bootstrap::variables::Variables;
 use crate::error::Result;
 use crate::os::process;
@@ -49,7 +49,7 @@ impl Launcher for GaspiRun {
         };
         // The launcher has checked the machine file, and it may be gone by now.
         let own = variables.text("GASPI_HOST")?.unwrap_or_else(process::host_name);
-        let hosts = vec![own; job.size as usize];
+        let hosts = all_on(own, job.size);
         let spans_hosts = variables.number("GASPI_HOSTS")?.is_some_and(|hosts| hosts > 1);
         let server = ServerLocation::Launcher(name);
         Ok(Job { id, server, hosts, spans_hosts, ..job })

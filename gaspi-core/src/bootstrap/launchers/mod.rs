@@ -15,12 +15,13 @@ pub(super) mod session;
 mod slurm;
 mod torchrun;
 
-use super::job::{Job, RANKS_MAX};
+use super::job::{Job, RANKS_MAX, hosts_by_rank};
 use super::variables::{Variables, wrong};
 use crate::error::Result;
 use crate::ids::Rank;
 use crate::os::process;
 use crate::timeout::Deadline;
+use std::sync::Arc;
 
 /// One way to start a job.
 pub(super) trait Launcher: Sync {
@@ -252,10 +253,10 @@ fn over_hosts(job: Job) -> Job {
 }
 
 /// By rank: only the machine of this rank is known.
-fn own_host_only(rank: Rank, size: u32) -> Vec<String> {
-    let mut hosts = vec![String::new(); size as usize];
-    hosts[rank.index()] = process::host_name();
-    hosts
+fn own_host_only(rank: Rank, size: u32) -> Arc<[Arc<str>]> {
+    let mut names = vec![String::new(); size as usize];
+    names[rank.index()] = process::host_name();
+    hosts_by_rank(names)
 }
 
 /// The number of this rank among those of its machine, as far as a launcher's variable tells it.

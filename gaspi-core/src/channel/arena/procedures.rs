@@ -115,7 +115,7 @@ impl Inner {
         if !self.endpoint(peer).capabilities().maps_memory {
             return Err("arenas of other nodes are not mapped".to_owned());
         }
-        let pid = self.ranks.cards[peer.index()].pid;
+        let pid = self.ranks.cards.at(peer).pid();
         let target = Target::import(register, pid, descriptors, self.memory.shape)
             .map_err(|error| error.to_string())?;
         let copies = self.learn_arena(peer, target, (register.nonce_address, register.nonce));
@@ -125,7 +125,7 @@ impl Inner {
     /// The arena of a peer of this node is mapped; says whether this rank may copy from its
     /// process, where a number lies at this address.
     pub(super) fn learn_arena(&self, peer: Rank, target: Target, nonce: (u64, u64)) -> bool {
-        let pid = self.ranks.cards[peer.index()].pid;
+        let pid = self.ranks.cards.at(peer).pid();
         let copies = match may_copy(nonce, pid) {
             Ok(()) => Some(pid),
             Err(reason) => {
@@ -134,7 +134,7 @@ impl Inner {
             }
         };
         let view = Arc::new(View { target, copies });
-        *self.channels.views[peer.index()].lock() = Some(Known { view, gone: false });
+        *self.channels.views.of(peer.index()).lock() = Some(Known { view, gone: false });
         copies.is_some()
     }
 

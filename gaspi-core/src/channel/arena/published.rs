@@ -28,7 +28,7 @@ impl Inner {
     pub(in crate::channel) fn tells_of_arenas(&self, ranks: &[Rank]) -> bool {
         let mut nodes: HashMap<u64, usize> = HashMap::new();
         ranks.iter().any(|rank| {
-            let members = nodes.entry(self.ranks.cards[rank.index()].node).or_default();
+            let members = nodes.entry(self.ranks.cards.at(*rank).node()).or_default();
             *members += 1;
             *members > MAPPED_AT_ONCE
         })
@@ -102,7 +102,7 @@ impl Inner {
         if known.is_some_and(|view| view.target.generation == published.generation) {
             return Ok(());
         }
-        let pid = self.ranks.cards[rank.index()].pid;
+        let pid = self.ranks.cards.at(rank).pid();
         match published.map(ARENA, pid, self.memory.shape, self.ranks.me)? {
             Some(target) => {
                 self.learn_arena(rank, target, nonce);

@@ -5,6 +5,7 @@ use crate::os::{cross_memory, process};
 use crate::ranks::Ranks;
 use crate::transport::shm::area::liveness;
 use std::io;
+use std::sync::OnceLock;
 
 /// Which way data goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,7 +43,8 @@ pub(crate) unsafe fn copy_across(
     len: usize,
 ) -> Result<(), CopyError> {
     // The number may serve another process once the peer has ended.
-    if ranks.processes[rank.index()].get().is_some_and(process::has_ended) {
+    let known = ranks.processes.find(rank.index()).and_then(OnceLock::get);
+    if known.is_some_and(process::has_ended) {
         ranks.note_end(rank);
     }
     if ranks.liveness(rank) != liveness::JOINED {

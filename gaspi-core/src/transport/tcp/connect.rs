@@ -234,14 +234,14 @@ impl Connector {
             // The peer was quicker, or nobody wants it any more.
             return;
         }
-        let card = &tcp.up.ranks().cards[rank.index()];
-        let own = &tcp.up.ranks().cards[tcp.up.ranks().me.index()];
-        let audience =
-            if card.machine == own.machine { Audience::ThisHost } else { Audience::OtherHosts };
+        let ranks = tcp.up.ranks();
+        let shares_machine = ranks.shares_machine(rank);
+        let audience = if shares_machine { Audience::ThisHost } else { Audience::OtherHosts };
         let own_interfaces = self.interfaces.list(Instant::now());
-        let candidates = Candidates::new(&card.endpoints, own_interfaces, audience);
+        let offered: Vec<SocketAddr> = ranks.cards.at(rank).endpoints().collect();
+        let candidates = Candidates::new(&offered, own_interfaces, audience);
         for candidate in &candidates.dropped {
-            log::debug!("connecting to {rank} on {}: not by {candidate}", card.host);
+            log::debug!("connecting to {rank} on {}: not by {candidate}", ranks.host_of(rank));
         }
         let failures = candidates.lack().into_iter().collect();
         let left: Vec<SocketAddr> = candidates.tried.iter().map(|one| one.endpoint).collect();
@@ -404,7 +404,7 @@ impl Connector {
         }
         match purpose {
             ConnectPurpose::Data(connection) => {
-                let host = &tcp.up.ranks().cards[rank.index()].host;
+                let host = tcp.up.ranks().host_of(rank);
                 if tcp.up.ranks().liveness(rank) == liveness::JOINED {
                     log::warn!("connecting to {rank} on {host} failed: {reason}");
                     tcp.table.dialing.set_last_error(rank, reason);
@@ -441,7 +441,7 @@ impl Connector {
             ConnectPurpose::Data(connection) => {
                 log::debug!(
                     "connecting to {rank} on {}: by {}",
-                    tcp.up.ranks().cards[rank.index()].host,
+                    tcp.up.ranks().host_of(rank),
                     attempt.endpoint
                 );
                 tcp.table.dialing.set_address(rank, attempt.endpoint);

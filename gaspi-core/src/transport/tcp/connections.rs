@@ -8,6 +8,7 @@ use crate::error::Result;
 use crate::ids::Rank;
 use crate::os::event::Epoll;
 use crate::os::tcp;
+use crate::sync::by_rank::ByRank;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::transport::numbers::NumberMap;
 use crate::transport::tcp::connection::{Broken, Connection};
@@ -60,7 +61,7 @@ pub(crate) struct Connections {
     /// matter which side has opened one.
     active: Box<[Mutex<Option<Arc<Connection>>>]>,
     /// By peer.
-    epochs: Box<[ConnectionEpochs]>,
+    epochs: ByRank<ConnectionEpochs>,
     /// The way of large payloads to ranks of other nodes.
     pipes: Arc<Pipes>,
     /// How much data waits on them for another carrier than their sockets, where it has to.
@@ -79,7 +80,7 @@ impl Connections {
             dropped: AtomicBool::new(false),
             switched: Switched::default(),
             active: (0..size).map(|_| Mutex::default()).collect(),
-            epochs: (0..size).map(|_| ConnectionEpochs::default()).collect(),
+            epochs: ByRank::new(size),
             pipes: Arc::default(),
             withheld: None,
             making: Mutex::default(),
@@ -307,7 +308,7 @@ impl Connections {
     /// A connection with `peer`, of another node, that has no socket yet. Where it is to be used
     /// for requests, with the lock on what is used.
     pub(super) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
-        let epoch = self.epochs[peer.index()].own.load(Ordering::Acquire);
+        let epoch = self.epochs.of(peer.index()).own.load(Ordering::Acquire);
         let withheld = Withheld::new(self.withheld.clone());
         Arc::new(Connection::between_nodes(self.token(), peer.0, epoch, &self.pipes, withheld))
     }
@@ -316,17 +317,17 @@ impl Connections {
     pub(super) fn is_stale(&self, connection: &Connection) -> bool {
         let peer = connection.peer().filter(|_| !connection.local);
         peer.is_some_and(|peer| {
-            self.epochs[Rank(peer).index()].own.load(Ordering::Acquire) != connection.epoch()
+            self.epochs.of(peer.into()).own.load(Ordering::Acquire) != connection.epoch()
         })
     }
 
     /// This rank has lost a connection with `peer`. With the lock on what is used.
     pub(super) fn advance_epoch(&self, peer: Rank) {
-        self.epochs[peer.index()].own.fetch_add(1, Ordering::AcqRel);
+        self.epochs.of(peer.index()).own.fetch_add(1, Ordering::AcqRel);
     }
 
     /// `peer` says how many it has lost; the most that it has said.
     pub(super) fn raise_epoch_of_peer(&self, peer: Rank, count: u64) -> u64 {
-        self.epochs[peer.index()].of_peer.fetch_max(count, Ordering::AcqRel).max(count)
+        self.epochs.of(peer.index()).of_peer.fetch_max(count, Ordering::AcqRel).max(count)
     }
 }

@@ -150,7 +150,7 @@ impl EndpointTable {
         log::warn!(
             "the connection to {rank} on {} broke, but its process lives: requests that were under \
              way have failed",
-            up.ranks().cards[rank.index()].host
+            up.ranks().host_of(rank)
         );
         self.suspected.lock().remove(&rank);
         self.connections.note_news();
@@ -369,7 +369,7 @@ impl EndpointTable {
             let hello = Frame::Hello { rank: up.ranks().me, token: self.identity.token };
             // There is no socket yet that could be broken.
             let _ = connection.send(&self.sets.data, Outgoing::new(&hello), || ());
-            let address = up.ranks().cards[rank.index()].listener();
+            let address = up.ranks().cards.at(rank).listener();
             self.dialing.forget_error(rank);
             let making = self.connections.making();
             let fd = socket::connect(&address)

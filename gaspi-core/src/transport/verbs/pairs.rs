@@ -391,7 +391,7 @@ impl Verbs<'_> {
         let Some(own) = device.handles.port.subnet.filter(|own| !own.contains(gid)) else {
             return;
         };
-        let of = |rank: Rank| subnet::in_words(&ranks.cards[rank.index()].networks);
+        let of = |rank: Rank| subnet::in_words(ranks.cards.at(rank).networks());
         let (low, high) = (peer.min(ranks.me), peer.max(ranks.me));
         // The same whichever side says it: the other one may repeat it.
         let place = format!(

@@ -223,11 +223,12 @@ fn a_network_that_the_ranks_share_comes_before_a_faster_port() {
         selection.networks.iter().map(|network| network.parts()).collect()
     };
     let networks = told(&alone);
-    let in_words = subnet::in_words(&networks);
+    let in_words = subnet::in_words(networks.iter().copied());
     assert_eq!(in_words, "10.7.0.0/24, 10.8.0.0/24, 10.9.0.0/24", "the best one first");
     assert_eq!(alone.chosen.map(|chosen| chosen.device), Ok(0));
     // Others have the second and the third one.
-    asked.favoured = subnet::favoured([&networks[..], &networks[1..], &networks[1..]].into_iter());
+    asked.favoured =
+        subnet::favoured([0, 1, 1].into_iter().map(|from| networks[from..].iter().copied()));
     let found = asked.of(&devices);
     assert_eq!(found.chosen.as_ref().map(|chosen| chosen.device), Ok(1));
     assert_eq!(told(&found), networks, "what a rank tells does not depend on the others");

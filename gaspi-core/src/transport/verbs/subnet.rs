@@ -53,11 +53,9 @@ impl fmt::Display for Subnet {
 }
 
 /// Networks of a rank's RoCE ports, in words.
-pub(super) fn in_words(networks: &[(IpAddr, u8)]) -> String {
-    let all: Vec<String> = networks
-        .iter()
-        .map(|(address, prefix)| Subnet::of(*address, *prefix).to_string())
-        .collect();
+pub(super) fn in_words(networks: impl Iterator<Item = (IpAddr, u8)>) -> String {
+    let all: Vec<String> =
+        networks.map(|(address, prefix)| Subnet::of(address, prefix).to_string()).collect();
     if all.is_empty() { "unknown networks".to_owned() } else { all.join(", ") }
 }
 
@@ -68,11 +66,13 @@ pub(super) fn in_words(networks: &[(IpAddr, u8)]) -> String {
 pub(crate) struct Favoured(Vec<Subnet>);
 
 /// What ranks have told each other, each its networks, the one it likes best first.
-pub(crate) fn favoured<'a>(told: impl Iterator<Item = &'a [(IpAddr, u8)]>) -> Favoured {
+pub(crate) fn favoured(
+    told: impl Iterator<Item = impl IntoIterator<Item = (IpAddr, u8)>>,
+) -> Favoured {
     let mut votes: BTreeMap<Subnet, (usize, usize)> = BTreeMap::new();
     for networks in told {
-        for (place, (address, prefix)) in networks.iter().enumerate() {
-            let (ranks, places) = votes.entry(Subnet::of(*address, *prefix)).or_default();
+        for (place, (address, prefix)) in networks.into_iter().enumerate() {
+            let (ranks, places) = votes.entry(Subnet::of(address, prefix)).or_default();
             (*ranks, *places) = (*ranks + 1, *places + place);
         }
     }
@@ -138,7 +138,7 @@ mod tests {
             };
             let told: Vec<Vec<(IpAddr, u8)>> =
                 told.iter().map(|list| list.iter().map(parse).collect()).collect();
-            let Favoured(all) = favoured(told.iter().map(Vec::as_slice));
+            let Favoured(all) = favoured(told.iter().map(|networks| networks.iter().copied()));
             all.iter().map(ToString::to_string).collect::<Vec<_>>()
         };
         const ONE: &str = "10.1.0.0/16";
@@ -149,8 +149,8 @@ mod tests {
         // All have both: what they like better, and where that is undecided the lowest.
         assert_eq!(favour(&[&[TWO, ONE], &[TWO, ONE], &[ONE, TWO]]), [TWO, ONE]);
         assert_eq!(favour(&[&[TWO, ONE], &[ONE, TWO]]), [ONE, TWO]);
-        assert_eq!(in_words(&[("10.2.3.4".parse().expect("v4"), 16)]), TWO);
-        let all = favoured([[("10.2.0.0".parse().expect("v4"), 16)].as_slice()].into_iter());
+        assert_eq!(in_words([("10.2.3.4".parse().expect("v4"), 16)].into_iter()), TWO);
+        let all = favoured([[("10.2.0.0".parse().expect("v4"), 16)]].into_iter());
         let of = |bits| Some(Subnet::of("10.2.3.4".parse().expect("v4"), bits));
         assert_eq!((all.place_of(of(16)), all.place_of(of(24)), all.place_of(None)), (0, 1, 1));
     }

@@ -11,11 +11,13 @@ use super::local_connection::LocalConnection;
 use super::membership::Membership;
 use super::message::{Join, Message};
 use super::server::areas;
+use crate::bootstrap::cards::Image;
 use crate::bootstrap::job::{Job, ServerLocation};
 use crate::bootstrap::system::{self, random};
-use crate::bootstrap::{Card, KEY_BYTES};
+use crate::bootstrap::{Card, Cards, KEY_BYTES};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::os::sealed::SealedMapping;
 use crate::os::socket;
 use crate::timeout::Deadline;
 use crate::wire::shared_layout::SharedLayout;
@@ -43,8 +45,8 @@ pub struct Client {
 /// What comes out of an exchange.
 #[derive(Debug)]
 pub struct Table {
-    /// The cards of all ranks, by rank.
-    pub cards: Vec<Card>,
+    /// The cards of all ranks.
+    pub cards: Cards,
     /// The area of this rank's node: a memory file sealed in size.
     pub area: OwnedFd,
     /// Random and known to the ranks of this exchange only.
@@ -62,7 +64,7 @@ enum Phase {
     /// Connected to the server.
     Registered(Registered),
     /// The table is here, but this rank still serves those that have not got theirs.
-    Serving(Option<Table>),
+    Serving(Option<Box<Table>>),
     /// It ended with this error, or the table was handed out.
     Ended(Option<Error>),
 }
@@ -80,7 +82,7 @@ struct Registered {
 /// What one look at the connection brought.
 enum Outcome {
     Nothing,
-    Table(Table),
+    Table(Box<Table>),
     Over,
 }
 
@@ -177,7 +179,7 @@ impl Client {
                     return Ok(None);
                 }
             }
-            return Ok(table.take());
+            return Ok(table.take().map(|table| *table));
         }
         Ok(None)
     }
@@ -188,7 +190,7 @@ impl Client {
         let mut card = self.join.card.clone();
         card.pid = std::process::id() as i32;
         Ok(Table {
-            cards: vec![card],
+            cards: Cards::own(&[card])?,
             area: areas::create(SharedLayout::new(1, group_max))?,
             token: random()?,
             key: random()?,
@@ -252,7 +254,7 @@ impl Client {
             return Err(Error::Meeting { reason });
         }
         let mut connection = LocalConnection::new(fd);
-        connection.queue(Message::Join(self.join.clone()).encode().into(), None);
+        connection.queue(Message::Join(self.join.clone()).encode().into(), Vec::new());
         connection.flush();
         let own = self.server.is_some();
         let process = if own { None } else { system::watch_process(host.pid) };
@@ -328,7 +330,7 @@ pub(crate) fn report_unable(job: &Job, error: &Error) {
                     let (job, rank) = (job.id.clone(), job.rank);
                     let unable = Message::Unable { job, rank, reason: error.to_string() };
                     let mut connection = LocalConnection::new(fd);
-                    connection.queue(unable.encode().into(), None);
+                    connection.queue(unable.encode().into(), Vec::new());
                     connection.flush();
                 }
                 return;
@@ -372,26 +374,35 @@ impl Registered {
                 Progress::Pending => {}
                 Progress::Over => return Ok(Outcome::Over),
                 Progress::Complete { token, key } => {
-                    return self.table(job, token, key).map(Outcome::Table);
+                    let table = self.table(job, token, key)?;
+                    return Ok(Outcome::Table(Box::new(table)));
                 }
             }
         }
     }
 
     fn table(&mut self, job: &Job, token: [u8; 16], key: [u8; KEY_BYTES]) -> Result<Table> {
-        let cards = self.state.take_cards(job.rank, self.pid);
-        let in_order = cards.iter().enumerate().all(|(i, card)| card.rank.index() == i);
-        let area = self.connection.take_descriptor();
-        match area {
-            Some(area) if in_order && cards.len() == job.size as usize => {
-                Ok(Table { cards, area, token, key, membership: Membership::none() })
-            }
-            Some(_) => Err(Error::Meeting {
-                reason: format!("the host (process {}) sent an incomplete table", self.pid),
-            }),
+        let mut came = || self.connection.take_descriptor();
+        let (Some(area), Some(cards)) = (came(), came()) else {
             // The kernel drops descriptors that do not fit into the receiver's table.
-            None => Err(Error::TooManyFiles { call: "receiving the shared area".into() }),
+            return Err(Error::TooManyFiles { call: "receiving the shared area".into() });
+        };
+        let image = Image::Shared(SealedMapping::new(cards.as_fd())?);
+        let cards = Cards::new(image).map_err(|error| self.misunderstood(&error.to_string()))?;
+        if cards.len() != job.size as usize {
+            return Err(self.misunderstood(&format!("it has {} cards", cards.len())));
         }
+        let cards = state::seen_by(cards, job.rank, self.pid);
+        Ok(Table { cards, area, token, key, membership: Membership::none() })
+    }
+
+    fn misunderstood(&self, how: &str) -> Error {
+        let reason = format!(
+            "the host (process {}) sent a table that this rank does not understand ({how}); use \
+             one version of the library and of gaspi_run",
+            self.pid
+        );
+        Error::Meeting { reason }
     }
 
     fn server_ended(&self, job: &Job) -> Error {

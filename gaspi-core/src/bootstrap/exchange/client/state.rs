@@ -1,7 +1,7 @@
 //! What a rank has heard from its server: pure, without sockets and clocks.
 
 use crate::bootstrap::exchange::message::Message;
-use crate::bootstrap::{Card, KEY_BYTES};
+use crate::bootstrap::{Cards, KEY_BYTES};
 use crate::error::Result;
 use crate::ids::Rank;
 use std::fmt::Write;
@@ -10,7 +10,6 @@ use std::fmt::Write;
 #[derive(Debug, Default)]
 pub(super) struct ClientState {
     missing: Option<Missing>,
-    cards: Vec<Card>,
 }
 
 /// The ranks that have not registered yet.
@@ -27,7 +26,7 @@ struct Missing {
 pub(super) enum Progress {
     /// More will come.
     Pending,
-    /// The table is complete; the shared area comes beside it.
+    /// The table has come; the shared area and the cards come beside it.
     Complete { token: [u8; 16], key: [u8; KEY_BYTES] },
     /// This exchange is over: look for the next one.
     Over,
@@ -43,10 +42,9 @@ impl ClientState {
             Message::Missing { count, first, words } => {
                 self.missing = Some(Missing { count, first, words });
             }
-            Message::Cards(cards) => self.cards.extend(cards),
             Message::Failed(failure) => return Err(failure.into()),
             Message::Over => return Ok(Progress::Over),
-            Message::Area { token, key } => return Ok(Progress::Complete { token, key }),
+            Message::Table { token, key } => return Ok(Progress::Complete { token, key }),
             Message::Join(_)
             | Message::Kill(_)
             | Message::Leave
@@ -54,31 +52,6 @@ impl ClientState {
             | Message::Died { .. } => {}
         }
         Ok(Progress::Pending)
-    }
-
-    /// The cards that have come, to the rank `own`; the server is the process `server_pid`, 0
-    /// where it is not visible.
-    ///
-    /// The server puts down the number that each process of its machine has in the server's own
-    /// pid namespace. In another namespace these numbers mean nothing, or other processes: a rank
-    /// there sees no process.
-    pub(super) fn take_cards(&mut self, own: Rank, server_pid: i32) -> Vec<Card> {
-        let mut cards = std::mem::take(&mut self.cards);
-        let Some((machine, pid)) = cards.get(own.index()).map(|card| (card.machine, card.pid))
-        else {
-            return cards;
-        };
-        // Each names the other only if the other is in the same namespace or in one below.
-        if server_pid != 0 && pid != 0 {
-            return cards;
-        }
-        log::info!(
-            "proc_init: the meeting was held in another pid namespace, so that the processes \
-             of the other ranks cannot be seen; deaths are known where gaspi_run or a connection \
-             tells of them"
-        );
-        cards.iter_mut().filter(|card| card.machine == machine).for_each(|card| card.pid = 0);
-        cards
     }
 
     /// What this rank waits for.
@@ -105,6 +78,25 @@ impl ClientState {
             None => nothing_heard(job, size),
         }
     }
+}
+
+/// The cards as the rank `own` may use them; the server is the process `server_pid`, 0 where it is
+/// not visible.
+///
+/// The server puts down the number that each process of its machine has in the server's own pid
+/// namespace. In another namespace these numbers mean nothing, or other processes: a rank there
+/// sees no process.
+pub(super) fn seen_by(cards: Cards, own: Rank, server_pid: i32) -> Cards {
+    let (machine, pid) = (cards.at(own).machine(), cards.at(own).pid());
+    // Each names the other only if the other is in the same namespace or in one below.
+    if server_pid != 0 && pid != 0 {
+        return cards;
+    }
+    log::info!(
+        "proc_init: the meeting was held in another pid namespace, so that the processes of the \
+         other ranks cannot be seen; deaths are known where gaspi_run or a connection tells of them"
+    );
+    cards.without_processes_of(machine)
 }
 
 /// What a rank waits for that has not heard from its server.

@@ -1,8 +1,8 @@
-//! The shared areas of the ranks of a machine: the memory files that the server makes for them.
+//! The memory files that the server makes for the ranks of its machine: shared areas, and cards.
 
 use crate::error::Result;
 use crate::ids::Rank;
-use crate::os::memory;
+use crate::os::{memory, sealed};
 use crate::wire::shared_layout::SharedLayout;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,6 +26,11 @@ pub(super) struct Areas {
 /// A shared area of this layout.
 pub(in crate::bootstrap::exchange) fn create(layout: SharedLayout) -> Result<OwnedFd> {
     memory::create(c"gaspi-node", layout.bytes(), false)
+}
+
+/// The cards of all ranks, of which these bytes are the image.
+pub(super) fn create_cards(image: &[u8]) -> Result<Arc<OwnedFd>> {
+    sealed::create(c"gaspi-cards", image).map(Arc::new)
 }
 
 /// An area for each of these.

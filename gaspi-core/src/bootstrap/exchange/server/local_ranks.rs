@@ -135,29 +135,29 @@ impl Server {
         if let Some(peer) = self.peers.get_mut(&to) {
             peer.leaving = true;
         }
-        self.send(to, message.encode().into(), None);
+        self.send(to, message.encode().into(), Vec::new());
     }
 
-    /// Sends the table to the ranks of this machine that met.
+    /// Sends the table to the ranks of this machine that met: `message` with the area of each one's
+    /// node and the cards.
     pub(super) fn hand_out(
         &mut self,
         connections: &[ConnectionId],
-        cards: &[Arc<[u8]>],
-        last: &Arc<[u8]>,
+        message: &Message,
+        cards: &Arc<OwnedFd>,
         by_key: HashMap<AreaKey, Arc<OwnedFd>>,
     ) {
+        let bytes: Arc<[u8]> = message.encode().into();
         let mut keys = HashMap::new();
         for to in connections {
-            for part in cards {
-                self.send(*to, part.clone(), None);
-            }
             let Some(peer) = self.peers.get_mut(to) else { continue };
             peer.leaving = self.once;
             let Some(registration) = &mut peer.joined else { continue };
             registration.in_job = true;
             keys.insert(registration.rank, registration.area);
-            let area = by_key.get(&registration.area).cloned();
-            self.send(*to, last.clone(), area);
+            let area = by_key.get(&registration.area);
+            let descriptors = area.into_iter().chain([cards]).cloned().collect();
+            self.send(*to, bytes.clone(), descriptors);
         }
         if !self.once {
             self.areas = Some(Areas { by_key, keys });
@@ -189,11 +189,11 @@ impl Server {
         &mut self,
         to: ConnectionId,
         bytes: Arc<[u8]>,
-        descriptor: Option<Arc<OwnedFd>>,
+        descriptors: Vec<Arc<OwnedFd>>,
     ) {
         debug_assert_eq!(to >> LINK_SHIFT, 0, "a rank of another machine");
         if let Some(peer) = self.peers.get_mut(&to) {
-            peer.socket.queue(bytes, descriptor);
+            peer.socket.queue(bytes, descriptors);
             self.flush(to);
         }
     }

@@ -17,6 +17,7 @@ pub use relay::RelayId;
 use super::local_connection::LocalConnection;
 use super::message::{Failure, Message};
 use super::start_status::StartStage;
+use crate::bootstrap::job::hosts_by_rank;
 use crate::bootstrap::system::{self, Timer, random};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
@@ -149,7 +150,7 @@ impl Server {
     /// # Errors
     /// Descriptors or random numbers are not to be had.
     pub fn hub(job_id: &str, hosts: Vec<String>) -> Result<Server> {
-        Server::own(Role::Hub(Hub::new(ServerState::over_hosts(job_id, hosts))))
+        Server::own(Role::Hub(Hub::new(ServerState::over_hosts(job_id, hosts_by_rank(hosts)))))
     }
 
     /// The relay on another machine of a job; [`Server::UPSTREAM`] leads to its hub.
@@ -326,7 +327,7 @@ impl Server {
                           with ulimit -n";
             let mut socket = LocalConnection::new(fd);
             let failure = Failure::Meeting(reason.to_owned());
-            socket.queue(Message::Failed(failure).encode().into(), None);
+            socket.queue(Message::Failed(failure).encode().into(), Vec::new());
             socket.flush();
         }
         self.reserve = listener.try_clone().ok();

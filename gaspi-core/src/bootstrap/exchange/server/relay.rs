@@ -8,10 +8,10 @@
 use super::areas::{self, AreaKey};
 use super::state::{ConnectionId, ServerState};
 use super::{Peer, Request, Role, Server};
-use crate::bootstrap::exchange::encoding::encode_cards;
+use crate::bootstrap::cards;
 use crate::bootstrap::exchange::message::{Failure, Join, Message};
 use crate::bootstrap::exchange::relay_protocol::{
-    self, CONNECTIONS_MAX, RelayDecoder, RelayFrame, ToHub, ToRelay,
+    self, CARDS_BYTES_MAX, CONNECTIONS_MAX, RelayDecoder, RelayFrame, ToHub, ToRelay,
 };
 use crate::bootstrap::system::random;
 use crate::bootstrap::{Card, KEY_BYTES};
@@ -91,8 +91,8 @@ pub(crate) struct Relay {
     channel: Channel,
     /// Areas for the ranks that wait, so that a lack of memory is known before the table comes.
     prepared: HashMap<AreaKey, Arc<OwnedFd>>,
-    /// Of the table that is coming: its frames, and who gets them.
-    cards: Vec<Arc<[u8]>>,
+    /// Of the table that is coming: the bytes of its cards, and who gets it.
+    cards: Vec<u8>,
     members: Vec<ConnectionId>,
     /// The ranks that those here wait for, as far as the hub has said.
     pub(super) missing: Vec<Rank>,
@@ -356,8 +356,11 @@ impl Server {
         let own = to.iter().zip(cards).filter(|(to, _)| link_of(**to) == Server::UPSTREAM);
         let layout = SharedLayout::new(size, group_max);
         let keys = own.map(|(_, card)| AreaKey { node: card.node, layout });
-        let made = areas::create_all(keys).and_then(|areas| Ok((areas, random()?, random()?)));
-        let (areas, token, key): (_, [u8; 16], [u8; KEY_BYTES]) = match made {
+        let image = cards::encode(cards);
+        let made = areas::create_all(keys).and_then(|areas| {
+            Ok((areas, areas::create_cards(&image)?, random::<16>()?, random::<KEY_BYTES>()?))
+        });
+        let (areas, cards, token, key) = match made {
             Ok(made) => made,
             Err(error) => {
                 let message = Message::Failed(error.into());
@@ -370,10 +373,10 @@ impl Server {
                 return;
             }
         };
-        let frames: Vec<Arc<[u8]>> = encode_cards(cards).into_iter().map(Arc::from).collect();
         if let Role::Hub(hub) = &mut self.role {
-            let packed: Vec<Arc<[u8]>> =
-                frames.iter().map(|frame| ToRelay::Cards(frame.clone()).encode()).collect();
+            let parts = image.chunks(CARDS_BYTES_MAX);
+            let parts: Vec<Arc<[u8]>> =
+                parts.map(|part| ToRelay::Cards(part.to_vec()).encode()).collect();
             for (id, link) in &mut hub.links {
                 let out = &mut link.channel.out;
                 let Some(connections) = remote.get(id) else {
@@ -382,7 +385,7 @@ impl Server {
                     }
                     continue;
                 };
-                out.extend(packed.iter().cloned());
+                out.extend(parts.iter().cloned());
                 let mut parts = connections.chunks(CONNECTIONS_MAX);
                 while let Some(part) = parts.next() {
                     let (connections, last) = (part.to_vec(), parts.len() == 0);
@@ -390,8 +393,7 @@ impl Server {
                 }
             }
         }
-        let last: Arc<[u8]> = Message::Area { token, key }.encode().into();
-        self.hand_out(&local, &frames, &last, areas);
+        self.hand_out(&local, &Message::Table { token, key }, &cards, areas);
     }
 
     /// The connections of this machine that take part as `rank`, or did until a moment ago.
@@ -408,7 +410,7 @@ impl Server {
     /// Sends a message to connections of this machine.
     fn send_all(&mut self, to: Vec<ConnectionId>, message: &Message) {
         let bytes: Arc<[u8]> = message.encode().into();
-        to.into_iter().for_each(|to| self.send(to & LOCAL, bytes.clone(), None));
+        to.into_iter().for_each(|to| self.send(to & LOCAL, bytes.clone(), Vec::new()));
     }
 
     /// A rank of this machine wants to register, and the hub decides.
@@ -448,11 +450,11 @@ impl Server {
             ToRelay::Refuse { connections, message } => {
                 connections.into_iter().for_each(|to| self.refuse(to & LOCAL, &message));
             }
-            ToRelay::Cards(frame) => relay.cards.push(frame),
+            ToRelay::Cards(part) => relay.cards.extend(part),
             ToRelay::Table { connections, token, key, last } => {
                 relay.members.extend(connections.into_iter().map(|to| to & LOCAL));
                 if last {
-                    self.table_came(&Message::Area { token, key });
+                    self.table_came(&Message::Table { token, key });
                 }
             }
             ToRelay::Kill(rank) => self.kill(rank),
@@ -463,9 +465,9 @@ impl Server {
     }
 
     /// A relay has the whole table for the ranks of its machine.
-    fn table_came(&mut self, last: &Message) {
+    fn table_came(&mut self, message: &Message) {
         let Role::Relay(relay) = &mut self.role else { return };
-        let (cards, members) =
+        let (image, members) =
             (std::mem::take(&mut relay.cards), std::mem::take(&mut relay.members));
         relay.missing.clear();
         let registrations = members.iter().filter_map(|to| self.peers.get(to)?.joined);
@@ -479,7 +481,14 @@ impl Server {
         if self.once {
             self.close_meeting(&members);
         }
-        self.hand_out(&members, &cards, &last.encode().into(), areas);
+        match areas::create_cards(&image) {
+            Ok(cards) => self.hand_out(&members, message, &cards, areas),
+            // The hub holds them for members: that they end is told as of any other.
+            Err(error) => {
+                let failed = Message::Failed(error.into());
+                members.into_iter().for_each(|to| self.refuse(to, &failed));
+            }
+        }
     }
 
     /// Tells all ranks that wait here the reason.

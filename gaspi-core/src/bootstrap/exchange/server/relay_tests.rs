@@ -1,6 +1,7 @@
 //! A hub and its relays, joined by bytes in memory, with ranks on real sockets.
 
 use super::*;
+use crate::bootstrap::cards::tests::{all, mapped};
 use crate::bootstrap::exchange::tests::{GUARD, client, inode, unique};
 use crate::bootstrap::job::{Job, ServerLocation};
 use crate::bootstrap::{Client, LauncherEvent, StartStage, Table, system};
@@ -99,7 +100,7 @@ impl Machines {
 
     fn job(&self, id: &str, rank: u16) -> Job {
         let server = ServerLocation::Launcher(self.names[Machines::host_of(rank)].clone());
-        let hosts = HOSTS.map(str::to_owned).to_vec();
+        let hosts = HOSTS.map(Arc::from).into();
         Job { server, hosts, spans_hosts: true, ..Job::in_process(id, Rank(rank), 5) }
     }
 
@@ -134,14 +135,16 @@ fn ranks_of_several_machines_meet_and_meet_again() {
     for _ in 0..3 {
         let tables = meet(&machines, &id);
         for (rank, table) in tables.iter().enumerate() {
-            assert_eq!((&table.cards, table.key), (&tables[0].cards, tables[0].key));
-            let own = &table.cards[rank];
-            assert_eq!((own.rank.index(), &*own.host), (rank, HOSTS[rank]));
+            assert_eq!((all(&table.cards), table.key), (all(&tables[0].cards), tables[0].key));
+            let own = table.cards.at(Rank(rank as u16));
+            assert_eq!((own.rank().index(), own.host()), (rank, HOSTS[rank]));
             for (other, card) in table.cards.iter().enumerate() {
                 let same = HOSTS[rank] == HOSTS[other];
-                assert_eq!(own.node == card.node, same, "{rank} {other}");
-                assert_eq!(own.machine == card.machine, same, "{rank} {other}");
+                assert_eq!(own.node() == card.node(), same, "{rank} {other}");
+                assert_eq!(own.machine() == card.machine(), same, "{rank} {other}");
                 assert_eq!(inode(&table.area) == inode(&tables[other].area), same);
+                let cards = [table, &tables[other]].map(|table| mapped(&table.cards).inode);
+                assert_eq!(cards[0] == cards[1], same);
             }
         }
         let areas: Vec<u64> = tables.iter().map(|table| inode(&table.area)).collect();

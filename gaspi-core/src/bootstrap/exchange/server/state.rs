@@ -142,7 +142,7 @@ impl ServerState {
     }
 
     /// The job `job` whose ranks run on these hosts, by rank.
-    pub(crate) fn over_hosts(job: &str, hosts: Vec<String>) -> ServerState {
+    pub(crate) fn over_hosts(job: &str, hosts: Arc<[Arc<str>]>) -> ServerState {
         let size = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
         ServerState { start_status: Some(StartStatus::new(hosts)), ..ServerState::new(job, size) }
     }

@@ -200,7 +200,7 @@ fn news_of_the_missing_is_sparse() {
 #[test]
 fn the_work_of_a_start_grows_with_the_ranks_and_not_with_their_square() {
     let size = 65535;
-    let hosts = (0..size).map(|rank| format!("node{}", rank / 64)).collect();
+    let hosts = (0..size).map(|rank| format!("node{}", rank / 64).into()).collect();
     let mut server = ServerState::over_hosts("j", hosts);
     let started = std::time::Instant::now();
     for rank in (0..size as u16).rev() {
@@ -225,7 +225,7 @@ fn the_work_of_a_start_grows_with_the_ranks_and_not_with_their_square() {
 }
 
 fn over_hosts() -> ServerState {
-    let mut server = ServerState::over_hosts("j", ["a", "b", "b"].map(str::to_owned).to_vec());
+    let mut server = ServerState::over_hosts("j", ["a", "b", "b"].map(Arc::from).into());
     for rank in 0..3 {
         server.start_status().expect("hosts").started(Rank(rank), 1000 + i32::from(rank));
     }

@@ -67,7 +67,7 @@ impl Ends {
     /// Nothing is known yet.
     pub(super) fn new(tcp: Tcp<'_>) -> Ends {
         let ranks = tcp.up.ranks();
-        let node_of: Vec<u64> = ranks.cards.iter().map(|card| card.node).collect();
+        let node_of: Vec<u64> = ranks.cards.iter().map(|card| card.node()).collect();
         Ends {
             tree: RankTree::new(ranks.me, &node_of),
             parent: None,

@@ -133,15 +133,15 @@ impl Tcp<'_> {
         if self.up.ranks().shares_machine(rank) {
             Watched::Rank(rank)
         } else {
-            Watched::Node(self.up.ranks().cards[rank.index()].node)
+            Watched::Node(self.up.ranks().cards.at(rank).node())
         }
     }
 
     /// The ranks of the machine of `rank`.
     fn of_machine(self, rank: Rank) -> impl Fn(Rank) -> bool {
         let cards = &self.up.ranks().cards;
-        let machine = cards[rank.index()].machine;
-        move |peer: Rank| cards[peer.index()].machine == machine
+        let machine = cards.at(rank).machine();
+        move |peer: Rank| cards.at(peer).machine() == machine
     }
 }
 
@@ -261,7 +261,7 @@ impl Connector {
         let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         let limit = Duration::from_secs(u64::from(interval_s) * u64::from(probes));
         if tcp.table.connections.heard_last(tcp.of_machine(rank)).is_some_and(|ago| ago < limit) {
-            let host = &tcp.up.ranks().cards[rank.index()].host;
+            let host = tcp.up.ranks().host_of(rank);
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
             self.begin(tcp, rank, ConnectPurpose::KeepaliveAgain);
         } else {
@@ -370,7 +370,7 @@ impl Tcp<'_> {
 
     /// The host of `rank` does not answer any more.
     fn host_vanished(self, rank: Rank) {
-        let host = &self.up.ranks().cards[rank.index()].host;
+        let host = self.up.ranks().host_of(rank);
         log::warn!(
             "host {host} has not answered for {} s",
             self.table.identity.dead_after.as_secs()

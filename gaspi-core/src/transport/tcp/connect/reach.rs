@@ -15,7 +15,7 @@ impl Tcp<'_> {
         if self.up.ranks().is_leaving(rank) {
             self.up.ranks().area.remote_left(rank);
         } else if self.up.ranks().liveness(rank) == liveness::JOINED {
-            log::info!("{rank} on {} is gone: {reason}", self.up.ranks().cards[rank.index()].host);
+            log::info!("{rank} on {} is gone: {reason}", self.up.ranks().host_of(rank));
         }
         self.up.ended(rank);
     }
@@ -26,11 +26,12 @@ impl Tcp<'_> {
     pub(crate) fn reached(self, wanted: &[Rank], impatient: bool) -> Option<Result<()>> {
         let mut all = true;
         // Each begins with another one, so that they do not all come to the same at once.
-        let (before, after) = self.up.ranks().cards.split_at(self.up.ranks().me.index());
-        let others = after.iter().chain(before).filter(|card| !self.up.ranks().is_local(card.rank));
-        for card in others {
-            let (rank, host) = (card.rank, &card.host);
-            match self.up.ranks().liveness(rank) {
+        let ranks = self.up.ranks();
+        let (before, after) = ranks.all().partition::<Vec<_>, _>(|rank| *rank < ranks.me);
+        let others = after.into_iter().chain(before).filter(|rank| !ranks.is_local(*rank));
+        for rank in others {
+            let host = ranks.host_of(rank);
+            match ranks.liveness(rank) {
                 liveness::DEAD => {
                     let trouble = self.table.dialing.last_error(rank);
                     let why = trouble.map_or(String::new(), |why| format!(" ({why})"));

@@ -123,7 +123,7 @@ impl EndpointTable {
                 }
                 Err(Unsent::Closed(back)) => item = back,
                 Err(Unsent::Stale) => {
-                    let host = &up.ranks().cards[rank.index()].host;
+                    let host = up.ranks().host_of(rank);
                     let reason = format!("the connection to {rank} on {host} broke");
                     return Err(up.ranks().refused(rank, reason));
                 }

@@ -41,9 +41,9 @@ fn say(stream: &mut TcpStream, client: &mut Client) {
 fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
     let [a, b] = ranks("about-to-watch");
     let inner = b.inner();
-    let mut addresses = inner.ranks.cards[1].endpoints.iter();
+    let mut addresses = inner.ranks.cards.at(Rank(1)).endpoints();
     let connected =
-        addresses.find_map(|address| TcpStream::connect_timeout(address, DEAD_AFTER).ok());
+        addresses.find_map(|address| TcpStream::connect_timeout(&address, DEAD_AFTER).ok());
     let mut stream = connected.expect("it listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
     let secret = Secret {
