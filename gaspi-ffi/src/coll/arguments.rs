@@ -282,6 +282,9 @@ pub(crate) fn beginning(
     member: usize,
     element_bytes: u64,
 ) -> Result<u64, Failure> {
+    if blocks.counts[member] == 0 {
+        return Ok(0);
+    }
     let first = match blocks.displacements.get(member) {
         Some(displacement) => *displacement,
         None => {
