@@ -185,11 +185,13 @@ typedef gaspi_return_t (*gaspi_coll_reduce_function_t)(const void *left, const v
  * }
  * @endcode
  *
- * Lists of codes leave out: GASPI_TIMEOUT; GASPI_ERR_INV_GROUP for a group that is not committed or
- * without the caller; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM if all blocks have 2^63 bytes or more;
- * GASPI_ERR_INV_SIZE for buffers that overlap or options of a wrong size; GASPI_ERR_INV_RANK for a
- * root; GASPI_ERROR for a type, operation or algorithm that does not exist or does not fit, for
- * ranks that differ, and for a rank that died or left.
+ * Lists of codes leave out: GASPI_TIMEOUT; GASPI_ERR_INV_GROUP for a group that is not committed,
+ * without the caller, or used up; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM if all blocks have 2^63
+ * bytes or more; GASPI_ERR_INV_SIZE for buffers that overlap or options of a wrong size;
+ * GASPI_ERR_INV_RANK for a root; GASPI_ERROR for a type, operation or algorithm that does not exist
+ * or does not fit, for ranks that differ, and for a rank that died or left. Ranks that differ use
+ * up the group: from then on operations of this header need a new one, also instead of
+ * GASPI_GROUP_ALL.
  */
 
 /**
@@ -380,8 +382,8 @@ gaspi_return_t gaspi_coll_allgather_init(const void *send, void *receive, uint64
  *                       GASPI_COLL_IN_PLACE
  * @param receive        a block for each rank
  * @param counts         elements of each rank, the same on all ranks
- * @param displacements  where each block begins in `receive`, in elements; blocks may not overlap;
- *                       NULL: they follow each other
+ * @param displacements  where each block begins in `receive`, in elements; blocks may not overlap,
+ *                       and one without elements may be anywhere; NULL: they follow each other
  * @param datatype       type of the elements
  * @param group          the ranks that take part
  * @param options        NULL: none
@@ -496,13 +498,13 @@ gaspi_return_t gaspi_coll_alltoall_init(const void *send, void *receive, uint64_
  * @param send                   a block for each rank
  * @param send_counts            elements of each; a rank's block for another has as many elements
  *                               as that one expects
- * @param send_displacements     where each begins in `send`, in elements; NULL: they follow each
- *                               other
+ * @param send_displacements     where each begins in `send`, in elements; one without elements may
+ *                               be anywhere; NULL: they follow each other
  * @param receive                a block of each rank; in place: the same as `send`, or `send` is
  *                               GASPI_COLL_IN_PLACE
  * @param receive_counts         elements of each
- * @param receive_displacements  where each begins in `receive`; blocks may not overlap; NULL: they
- *                               follow each other
+ * @param receive_displacements  where each begins in `receive`; blocks may not overlap, and one
+ *                               without elements may be anywhere; NULL: they follow each other
  * @param datatype               type of the elements
  * @param group                  the ranks that take part
  * @param options                NULL: none

@@ -69,7 +69,8 @@ pub enum Combination {
 pub struct Blocks {
     /// Elements of each member's block.
     pub counts: Vec<u64>,
-    /// The first element of each block; empty where they follow each other.
+    /// The first element of each block, any for one without elements; empty where they follow each
+    /// other.
     pub displacements: Vec<u64>,
 }
 

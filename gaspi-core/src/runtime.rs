@@ -133,6 +133,8 @@ impl Inner {
         }
         let reason = if u32::from(segment.0) >= self.config.segment_max {
             format!("ids are below {} (segment_max)", self.config.segment_max)
+        } else if rank == self.ranks.me {
+            return self.no_segment(segment);
         } else {
             format!("{rank} has not registered it with {}", self.ranks.me)
         };

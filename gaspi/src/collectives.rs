@@ -20,8 +20,9 @@
 //! # Errors
 //! [`Error::Mismatch`](crate::Error::Mismatch) names ranks that called something else,
 //! [`Error::Reduction`](crate::Error::Reduction) a rank whose function failed,
-//! [`Error::RankDied`](crate::Error::RankDied) a rank that died. The group is then used up, except
-//! after a failed function.
+//! [`Error::RankDied`](crate::Error::RankDied) a rank that died. After ranks that differed or died
+//! [`run`], [`start`], [`prepare`] and [`fusion`] need a new group; barrier and all-reduces of the
+//! standard go on after ranks that differed.
 //!
 //! # Example
 //! ```

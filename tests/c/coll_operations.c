@@ -165,6 +165,13 @@ static void allgather(gaspi_coll_datatype_t type, uint64_t count) {
   check_guard(type, size * count);
 }
 
+/* Blocks without elements may be anywhere: here behind all others. */
+static void move_empty(const uint64_t *counts, uint64_t *displacements, uint64_t end) {
+  for (unsigned member = 0; member < size; member++) {
+    if (counts[member] == 0) displacements[member] = end + 1 + member;
+  }
+}
+
 /* Lengths from nothing to `count`, once one behind the other, once in reverse with gaps. */
 static void allgatherv(gaspi_coll_datatype_t type, uint64_t count, int with_displacements) {
   uint64_t counts[8], displacements[8];
@@ -179,6 +186,7 @@ static void allgatherv(gaspi_coll_datatype_t type, uint64_t count, int with_disp
     displacements[member] = end;
     end += counts[member] + (with_displacements ? i % 2 : 0);
   }
+  if (with_displacements) move_empty(counts, displacements, end);
   for (int in_place = 0; in_place < 2; in_place++) {
     spoil(type, end);
     fill(in_place ? to + displacements[me] * bytes : from, type, GASPI_COLL_OP_MAX, counts[me]);
@@ -186,7 +194,7 @@ static void allgatherv(gaspi_coll_datatype_t type, uint64_t count, int with_disp
         with_displacements ? displacements : NULL, type, group);
     for (unsigned member = 0; member < size; member++) {
       check_block(to + displacements[member] * bytes, type, member, 0, counts[member]);
-      if (with_displacements && (size - 1 - member) % 2 == 1 && bytes > 0) {
+      if (with_displacements && (size - 1 - member) % 2 == 1 && counts[member] > 0) {
         CHECK((unsigned char)to[(displacements[member] + counts[member]) * bytes] == 0xa5);
       }
     }
@@ -252,6 +260,10 @@ static void alltoallv(gaspi_coll_datatype_t type, uint64_t count, int with_displ
       receive_at[member] = receive_end;
       send_end += send_counts[member];
       receive_end += receive_counts[member];
+    }
+    if (with_displacements) {
+      move_empty(send_counts, send_at, send_end);
+      move_empty(receive_counts, receive_at, receive_end);
     }
     spoil(type, receive_end);
     for (unsigned member = 0; member < size; member++) {

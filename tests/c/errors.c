@@ -288,6 +288,16 @@ static void collectives(void) {
   sync_all();
 }
 
+/* A segment that its own rank does not have is not one that it forgot to register. */
+static void own_segment(void) {
+  gaspi_atomic_value_t old = 0;
+  char text[256] = "";
+
+  CHECK_ERR(gaspi_atomic_fetch_add(NO_SEGMENT, 0, my_rank, 1, &old, LIMIT), GASPI_ERR_INV_SEG);
+  CHECK_OK(gaspi_error_detail(text, sizeof text));
+  CHECK(strstr(text, "has no such segment") != NULL);
+}
+
 static void other(void) {
   gaspi_atomic_value_t old = 0;
   gaspi_size_t size = 0;
@@ -373,6 +383,7 @@ int main(void) {
   requests();
   notifications();
   collectives();
+  own_segment();
   other();
   sync_all();
   unharmed(memory);

@@ -103,9 +103,10 @@ pub(crate) fn packages(tools: &[Tool], separator: &str) -> String {
     packages.join(separator)
 }
 
-/// The one line that installs `tools`.
+/// The one line that installs `tools`, also where no lists of packages are, as in containers.
 pub(crate) fn apt_line(tools: &[Tool]) -> String {
-    format!("apt-get install -y --no-install-recommends {}", packages(tools, " "))
+    let packages = packages(tools, " ");
+    format!("apt-get update && apt-get install -y --no-install-recommends {packages}")
 }
 
 /// Installs `tools`, once, after one `apt-get update`.

@@ -127,9 +127,9 @@ impl Executor {
             }
             error => Error::InvalidGroup {
                 group: self.channel.group(),
+                // Not "delete it": the group of all ranks cannot be deleted.
                 reason: format!(
-                    "a collective has failed on it ({error}); delete it and commit a new group to \
-                     go on"
+                    "a collective has failed on it ({error}); commit a new group to go on"
                 ),
             },
         }

@@ -15,7 +15,8 @@ pub(crate) struct Piece {
     pub(crate) bytes: u64,
 }
 
-/// The blocks of a list; `None` where they follow each other.
+/// The blocks of a list; `None` where they follow each other. The displacement of a block without
+/// elements does not count.
 ///
 /// # Errors
 /// [`Error::Number`] unless there is a displacement for each count, and all can be computed with.
@@ -30,6 +31,10 @@ pub(crate) fn pieces(blocks: &Blocks, element_bytes: u64) -> Result<Option<Vec<P
         return Err(Error::Number { number, reason });
     }
     let piece = |(displacement, count): (&u64, &u64)| {
+        // It may be anywhere, also behind all others.
+        if *count == 0 {
+            return Some(Piece { offset: 0, bytes: 0 });
+        }
         let end = displacement.checked_add(*count).and_then(|end| end.checked_mul(element_bytes));
         end.filter(|end| i64::try_from(*end).is_ok()).map(|end| {
             let bytes = count * element_bytes;
@@ -152,6 +157,16 @@ mod tests {
         let found = pieces(&blocks(&[3, 2], &[2, 0]), 4).unwrap().unwrap();
         assert_eq!(found, [Piece { offset: 8, bytes: 12 }, Piece { offset: 0, bytes: 8 }]);
         assert_eq!(end(&found), 20);
+    }
+
+    #[test]
+    fn an_empty_block_may_be_anywhere() {
+        let found = pieces(&blocks(&[0, 2, 1, 0], &[100, 1, 0, u64::MAX]), 4).unwrap().unwrap();
+        assert_eq!(end(&found), 12);
+        let mut memory = [0; 12];
+        let output = Target::of(&mut memory);
+        let lens = found.iter().map(|piece| output.part(piece.offset, piece.bytes).len());
+        assert_eq!(lens.collect::<Vec<_>>(), [0, 8, 4, 0]);
     }
 
     #[test]

@@ -282,6 +282,9 @@ pub(crate) fn beginning(
     member: usize,
     element_bytes: u64,
 ) -> Result<u64, Failure> {
+    if blocks.counts[member] == 0 {
+        return Ok(0);
+    }
     let first = match blocks.displacements.get(member) {
         Some(displacement) => *displacement,
         None => {
@@ -487,6 +490,9 @@ mod tests {
         assert!(total(&blocks, 1).is_err() && beginning(&blocks, 1, 1).is_err());
         let blocks = Blocks { counts: vec![3, 2], displacements: vec![7, 0] };
         assert_eq!((total(&blocks, 4).unwrap(), beginning(&blocks, 0, 4).unwrap()), (5, 28));
+        // Where nothing is, it does not matter.
+        let blocks = Blocks { counts: vec![0, 2], displacements: vec![u64::MAX, 0] };
+        assert_eq!(beginning(&blocks, 0, 4).unwrap(), 0);
     }
 
     /// The request of these bytes of options, with the first eight replaced by `size`.
