@@ -149,9 +149,9 @@ gaspi_return_t gaspi_group_add(gaspi_group_t group, gaspi_rank_t rank);
 
 /**
  * Makes a group ready for collectives. Collective over its members, which must have added the same
- * ranks.
+ * ranks. Lists are compared while ranks wait: one that names no others ends at once.
  * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_INV_GROUP if this rank is no member; GASPI_ERROR,
- *         on all members, if their lists differ
+ *         on all members that wait, if their lists differ
  */
 gaspi_return_t gaspi_group_commit(gaspi_group_t group, gaspi_timeout_t timeout);
 
@@ -227,7 +227,7 @@ gaspi_return_t gaspi_segment_create(gaspi_segment_id_t segment_id, gaspi_size_t 
  * share memory.
  * @param pointer             start of the memory
  * @param size                bytes, not 0
- * @param memory_description  0
+ * @param memory_description  ignored
  * @return as gaspi_segment_alloc
  */
 gaspi_return_t gaspi_segment_bind(gaspi_segment_id_t segment_id, gaspi_pointer_t pointer,

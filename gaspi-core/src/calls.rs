@@ -17,8 +17,8 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long a broken connection may stay unexplained: the process descriptor tells soon after.
-const EXPLAIN: Duration = Duration::from_secs(1);
+/// How long the end of a rank may stay unexplained: the news of a death come soon after.
+pub(crate) const EXPLAIN: Duration = Duration::from_secs(1);
 
 /// For how long the ends of peers are waited for whose connections broke: in all, for a call that
 /// asks several.

@@ -152,8 +152,8 @@ pub enum Error {
     },
     /// Requests of a queue failed; `reason` is the first failure. They are off the queue now.
     #[error(
-        "{queue}: {failed} requests failed, the first: {reason}; wait again for the rest, \
-         or call queue_purge"
+        "{queue}: {}: {reason}; wait again for the rest, or call queue_purge",
+        requests_failed(*failed)
     )]
     RequestFailed { queue: QueueId, failed: u32, reason: String },
     /// The target refused the request or could not carry it out.
@@ -177,6 +177,14 @@ pub enum Error {
     /// The operating system refused something that should work.
     #[error("{call}: {reason}")]
     System { call: String, reason: String },
+}
+
+/// The head of what is said of requests that failed.
+fn requests_failed(count: u32) -> String {
+    match count {
+        1 => "1 request failed".to_owned(),
+        _ => format!("{count} requests failed, the first"),
+    }
 }
 
 impl Error {

@@ -176,7 +176,8 @@ fn report(rows: &[Row], missing: &[Tool], options: &Options) -> Result<()> {
     let took: Duration = rows.iter().map(|row| row.took).sum();
     println!("{:<12} {:>8.1}", "total", took.as_secs_f64());
     if unable > 0 {
-        println!("\n{unable} stages did not run: {}", machine::apt_line(missing));
+        let stages = if unable == 1 { "stage" } else { "stages" };
+        println!("\n{unable} {stages} did not run: {}", machine::apt_line(missing));
         if !options.skip_missing {
             // Never green without having run.
             total.failed += unable;
