@@ -1,9 +1,10 @@
 //! Decoders of what comes from outside, for cargo-fuzz: only compiled with `--cfg fuzzing`, which
 //! that tool sets. Each function takes what the fuzzer made up and panics if something is wrong.
 
-use crate::bootstrap::Invitation;
+use crate::bootstrap::cards::Image;
 use crate::bootstrap::exchange::message::Message;
 use crate::bootstrap::exchange::relay_protocol::{self, RelayDecoder, RelayFrame};
+use crate::bootstrap::{Cards, Invitation};
 use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::handshake::{Client, JOB, Peer, Purpose, SECRET, Secret, Server, State};
 
@@ -22,6 +23,15 @@ pub fn message(bytes: &[u8]) {
     if let Ok(Some((message, len))) = Message::decode(&bytes) {
         assert!(len <= bytes.len());
         assert_eq!(Message::decode(&message.encode()), Ok(Some((message.clone(), len))));
+    }
+}
+
+/// The image of all cards that the server of a machine hands out.
+pub fn cards(bytes: &[u8]) {
+    let Ok(cards) = Cards::new(Image::Own(bytes.into())) else { return };
+    for card in cards.iter() {
+        let _ = (card.pid(), card.node(), card.host(), card.listener());
+        let _ = (card.cpus().count(), card.endpoints().count(), card.networks().count());
     }
 }
 
