@@ -13,7 +13,7 @@ use std::sync::Arc;
 impl DeviceTable {
     /// The lane of a queue and a peer, if it has ever been used.
     #[inline(always)]
-    pub(crate) fn direct(&self, queue: QueueId, peer: Rank) -> Option<DirectLane<'_>> {
+    fn direct(&self, queue: QueueId, peer: Rank) -> Option<DirectLane<'_>> {
         self.of_queue(queue)?.direct(peer).map(DirectLane)
     }
 
