@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// How long the end of a rank may stay unexplained: the news of a death come soon after.
-pub(crate) const EXPLAIN: Duration = Duration::from_secs(1);
+const EXPLAIN: Duration = Duration::from_secs(1);
 
 /// For how long the ends of peers are waited for whose connections broke: in all, for a call that
 /// asks several.
@@ -39,6 +39,22 @@ impl Inner {
         let deadline = deadline.at_most(EXPLAIN);
         let waiting = Waiting { call: Call::Connect, object: rank.0.into() };
         self.until(deadline, waiting, || self.ranks.check_alive(rank, "").is_err().then_some(()));
+    }
+
+    /// Why a call fails that needs all of `ranks`. One of them that has left may have given up
+    /// since another one died, whose death is known here a moment later.
+    pub(crate) fn cause(
+        &self,
+        error: Error,
+        (what, waiting): (&str, Waiting),
+        ranks: &[Rank],
+        deadline: Deadline,
+    ) -> Error {
+        if deadline == Deadline::Now || !matches!(error, Error::RankLeft { .. }) {
+            return error;
+        }
+        let dead = self.until(deadline.at_most(EXPLAIN), waiting, || self.ranks.dead_among(ranks));
+        dead.map_or(error, |rank| self.ranks.died(rank, what))
     }
 
     /// A rank that ends refuses connections a moment before its end is known: gives the news that

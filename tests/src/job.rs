@@ -287,10 +287,10 @@ impl Running {
     /// The process of a rank, as soon as it exists.
     ///
     /// # Errors
-    /// When it does not come into being before the job's time is over.
+    /// When it does not come into being before the job or its time is over.
     pub fn rank(&self, rank: u16) -> Result<Process> {
         let entries = [format!("{MARK}={}", self.mark), format!("GASPI_RANK={rank}")];
-        while Instant::now() < self.end {
+        while self.output.lock().ended < 2 && Instant::now() < self.end {
             // The job was started with a clean environment, so only ranks have this variable; of
             // several processes (a shell and what it runs) the first is the one that was started.
             let first = processes::with_environment(&entries).first().copied();
@@ -299,7 +299,7 @@ impl Running {
             }
             std::thread::yield_now();
         }
-        Err(self.expired(&format!("rank {rank} did not start")))
+        Err(self.expired(&format!("rank {rank} did not start, or has ended")))
     }
 
     /// All processes of the job, the launcher included.

@@ -108,10 +108,9 @@ fn printable(text: &[u8], terminal: bool) -> Vec<u8> {
 fn print(socket: &UdpSocket, signals: &Signals, output: BorrowedFd<'_>) -> io::Result<()> {
     let terminal = output.is_terminal();
     let mut buffer = vec![0; DATAGRAM_BYTES];
-    let watch = |fd, room| Watch { fd, room };
+    let watches = [Watch::input(signals.as_fd()), Watch::input(socket.as_fd()), Watch::end(output)];
     loop {
-        let ready =
-            system::wait(&[watch(signals.as_fd(), false), watch(socket.as_fd(), false)], None);
+        let ready = system::wait(&watches, None);
         if ready[1] {
             for _ in 0..TEXTS_AT_A_TIME {
                 let Ok((size, _)) = socket.recv_from(&mut buffer) else { break };
@@ -120,19 +119,19 @@ fn print(socket: &UdpSocket, signals: &Signals, output: BorrowedFd<'_>) -> io::R
                 }
             }
         }
-        if signals.read().is_some() {
+        if ready[2] || signals.read().is_some() {
             return Ok(());
         }
     }
 }
 
-/// Writes a text; false if a signal came while there was no reader.
+/// Writes a text; false if a signal came while there was no room for it.
 fn write(mut text: &[u8], signals: &Signals, output: BorrowedFd<'_>) -> io::Result<bool> {
-    let watch = |fd, room| Watch { fd, room };
+    let (signal, room) = (Watch::input(signals.as_fd()), Watch::room(output));
     while !text.is_empty() {
-        if !system::ready(output, true) {
-            system::wait(&[watch(signals.as_fd(), false), watch(output, true)], None);
-            if system::ready(signals.as_fd(), false) {
+        if !system::ready(room) {
+            system::wait(&[signal, room], None);
+            if system::ready(signal) {
                 return Ok(false);
             }
         }

@@ -7,17 +7,32 @@ use std::time::Duration;
 /// Something to wait for in [`wait`].
 #[derive(Debug, Clone, Copy)]
 pub struct Watch<'a> {
-    /// To be read from or written to.
-    pub fd: BorrowedFd<'a>,
-    /// Room to write instead of something to read.
-    pub room: bool,
+    fd: BorrowedFd<'a>,
+    events: i16,
+}
+
+impl<'a> Watch<'a> {
+    /// Something to read, or the end of what comes.
+    pub fn input(fd: BorrowedFd<'a>) -> Watch<'a> {
+        Watch { fd, events: libc::POLLIN }
+    }
+
+    /// Room to write, or nobody left who reads.
+    pub fn room(fd: BorrowedFd<'a>) -> Watch<'a> {
+        Watch { fd, events: libc::POLLOUT }
+    }
+
+    /// Nobody left at the other end, and nothing else.
+    pub fn end(fd: BorrowedFd<'a>) -> Watch<'a> {
+        Watch { fd, events: 0 }
+    }
 }
 
 /// Sleeps until a descriptor is ready or the time is over, and says which are.
 pub fn wait(watches: &[Watch<'_>], timeout: Option<Duration>) -> Vec<bool> {
     let entry = |watch: &Watch<'_>| libc::pollfd {
         fd: watch.fd.as_raw_fd(),
-        events: if watch.room { libc::POLLOUT } else { libc::POLLIN },
+        events: watch.events,
         revents: 0,
     };
     let mut entries: Vec<libc::pollfd> = watches.iter().map(entry).collect();
@@ -33,9 +48,9 @@ pub fn wait(watches: &[Watch<'_>], timeout: Option<Duration>) -> Vec<bool> {
     entries.iter().map(|entry| ready > 0 && entry.revents != 0).collect()
 }
 
-/// Whether a read or, with `room`, a write of a small piece would not block.
-pub fn ready(fd: BorrowedFd<'_>, room: bool) -> bool {
-    wait(&[Watch { fd, room }], Some(Duration::ZERO))[0]
+/// Whether what is watched for is there already.
+pub fn ready(watch: Watch<'_>) -> bool {
+    wait(&[watch], Some(Duration::ZERO))[0]
 }
 
 /// A limit of this process, as RLIMIT_NOFILE.

@@ -5,7 +5,7 @@ mod harness;
 use harness::{GUARD, Run, ended};
 use std::io::Read;
 use std::net::UdpSocket;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Instant;
 
 /// A logger on a free port, and the port.
@@ -95,8 +95,8 @@ fn a_port_in_use_is_told() {
     assert_eq!(Run::start(command).finish().code, Some(1));
 }
 
-#[test]
-fn a_reader_that_does_not_read_does_not_keep_it_from_ending() {
+/// A logger whose output nobody reads yet, its output, and its port.
+fn unread_logger() -> (Child, ChildStdout, u16) {
     let mut child = Command::new(env!("CARGO_BIN_EXE_gaspi_logger"))
         .args(["-p", "0"])
         .stdin(Stdio::null())
@@ -104,13 +104,23 @@ fn a_reader_that_does_not_read_does_not_keep_it_from_ending() {
         .stderr(Stdio::piped())
         .spawn()
         .expect("gaspi_logger");
-    let mut unread = child.stdout.take().expect("stdout");
+    let unread = child.stdout.take().expect("stdout");
     let port = port_of(&mut child);
-    // More than a pipe holds.
+    (child, unread, port)
+}
+
+/// Sends more than a pipe holds, and waits until printing has begun.
+fn fill(unread: &mut ChildStdout, port: u16) {
     for _ in 0..200 {
         send("127.0.0.1", "127.0.0.1", port, &[b'x'; 1000]);
     }
     unread.read_exact(&mut [0; 1]).expect("first byte");
+}
+
+#[test]
+fn a_reader_that_does_not_read_does_not_keep_it_from_ending() {
+    let (child, mut unread, port) = unread_logger();
+    fill(&mut unread, port);
     let pid = child.id().to_string();
     assert!(Command::new("kill").args(["-s", "TERM", &pid]).status().expect("kill").success());
     assert_eq!(ended(child).code(), Some(0));
@@ -118,16 +128,13 @@ fn a_reader_that_does_not_read_does_not_keep_it_from_ending() {
 
 #[test]
 fn a_reader_that_goes_away_ends_it() {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_gaspi_logger"))
-        .args(["-p", "0"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("gaspi_logger");
-    drop(child.stdout.take());
-    let port = port_of(&mut child);
-    send("127.0.0.1", "127.0.0.1", port, b"nobody reads this\n");
+    // Also where nothing comes.
+    let (child, unread, _) = unread_logger();
+    drop(unread);
+    assert_eq!(ended(child).code(), Some(0));
+    let (child, mut unread, port) = unread_logger();
+    fill(&mut unread, port);
+    drop(unread);
     assert_eq!(ended(child).code(), Some(0));
 }
 

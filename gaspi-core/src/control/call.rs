@@ -14,7 +14,7 @@ use crate::sync::{AtomicU64, MutexGuard};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::Upcalls;
 use crate::transport::shm::area::wake_kind;
-use crate::wait::{Call, waiting_group};
+use crate::wait::{Call, Waiting, waiting_group};
 use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::Arc;
@@ -379,7 +379,18 @@ impl GroupCall<'_> {
         {
             self.inner.tell_all_of_arrival(self.group, step);
         }
-        Some(outcome)
+        let what = (self.key.kind.name(), self.waiting());
+        Some(outcome.map_err(|error| self.inner.cause(error, what, self.ranks(), deadline)))
+    }
+
+    fn waiting(&self) -> Waiting {
+        let call = match self.key.kind {
+            CallKind::Barrier => Call::Barrier,
+            CallKind::SegmentCreate | CallKind::SegmentUse => Call::Create,
+            CallKind::ChannelOpen | CallKind::ChannelsOpen => Call::Channel,
+            _ => Call::Collective,
+        };
+        waiting_group(call, self.group)
     }
 
     /// Waits for members that have not arrived; `None` once the deadline has passed. A mismatch is
@@ -392,13 +403,7 @@ impl GroupCall<'_> {
         step: u64,
         next: &mut usize,
     ) -> Option<Result<()>> {
-        let call = match self.key.kind {
-            CallKind::Barrier => Call::Barrier,
-            CallKind::SegmentCreate | CallKind::SegmentUse => Call::Create,
-            CallKind::ChannelOpen | CallKind::ChannelsOpen => Call::Channel,
-            _ => Call::Collective,
-        };
-        let (inner, waiting) = (self.inner, waiting_group(call, self.group));
+        let (inner, waiting) = (self.inner, self.waiting());
         let mut seen = None;
         if let Some(patience) = self.patience(step) {
             let limit = deadline.at_most(patience);

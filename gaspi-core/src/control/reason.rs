@@ -95,7 +95,10 @@ impl GroupCall<'_> {
                 let own = inner.until(deadline.at_most(DEATH_LIMIT), waiting, known);
                 return own.unwrap_or_else(|| inner.ranks.reported_death(rank, reporter, what));
             }
-            (LEFT, Some(rank)) => return inner.ranks.reported_left(rank, what.to_owned()),
+            (LEFT, Some(rank)) => {
+                let left = inner.ranks.reported_left(rank, what.to_owned());
+                return inner.cause(left, (what, waiting), self.ranks(), deadline);
+            }
             _ => {}
         }
         let len = (details >> LEN_SHIFT) as usize;

@@ -2,7 +2,6 @@
 
 use super::board::Outbound;
 use super::{Abort, CallState, Committed, DEATH_LIMIT, Standing, first_step, list};
-use crate::calls::EXPLAIN;
 use crate::control::leaders::Leaders;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
@@ -101,24 +100,14 @@ impl Inner {
         let incarnation = match self.await_settled(group, &ranks, former, deadline) {
             Some(Ok(incarnation)) => incarnation,
             Some(Err(error)) => {
-                let error = self.cause(group, error, &ranks, deadline);
+                let what = ("group_commit", waiting_group(Call::Commit, group));
+                let error = self.cause(error, what, &ranks, deadline);
                 self.abort(group, state.committed.is_none(), &error);
                 return Err(error);
             }
             None => return Err(self.commit_timed_out(group)),
         };
         self.note_committed(group, &mut state, ranks, me, incarnation)
-    }
-
-    /// Why a commit fails. A member that has left may have given up since another one died, whose
-    /// death is known here a moment later.
-    fn cause(&self, group: GroupId, error: Error, ranks: &[Rank], deadline: Deadline) -> Error {
-        if deadline == Deadline::Now || !matches!(error, Error::RankLeft { .. }) {
-            return error;
-        }
-        let waiting = waiting_group(Call::Commit, group);
-        let dead = self.until(deadline.at_most(EXPLAIN), waiting, || self.ranks.dead_among(ranks));
-        dead.map_or(error, |rank| self.ranks.died(rank, "group_commit"))
     }
 
     /// Waits until the commit under way has ended, and no member reads this rank's arrival slots of

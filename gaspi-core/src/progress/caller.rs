@@ -6,6 +6,7 @@ use crate::policy::owner::PollOwner;
 use crate::policy::spin::BRIEF_LOOKS;
 use crate::progress::thread::try_receiver;
 use crate::sync::{Ordering, fence};
+use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::verbs::Verbs;
@@ -136,6 +137,8 @@ impl Sockets for Tcp<'_> {
         }
         endpoints.polling.set_sleeper(false);
         drop(receiver);
+        fence(Ordering::SeqCst);
+        self.wake_who_leaves();
         true
     }
 
@@ -148,6 +151,7 @@ impl Sockets for Tcp<'_> {
         }
         // Said before: that this thread neither sleeps on the sockets nor looks after them.
         fence(Ordering::SeqCst);
+        self.wake_who_leaves();
         if endpoints.polling.owner() == PollOwner::Caller && !endpoints.polling.has_sleeper() {
             // Without a wake: it would run at once, in the way of whoever has waited.
             endpoints.polling.change_owner(&endpoints.sets, PollOwner::Caller, PollOwner::Thread);
@@ -187,6 +191,19 @@ impl Tcp<'_> {
             } else {
                 receiver.flush_acks(self, Flush::All)
             }
+            drop(receiver);
+            fence(Ordering::SeqCst);
+            self.wake_who_leaves();
+        }
+    }
+
+    /// For who has given the sockets back, and a fence behind that: a thread in which this rank
+    /// leaves may sleep until it can have them. The fence pairs with the barrier between its
+    /// announcement that it sleeps and its last attempt.
+    pub(crate) fn wake_who_leaves(self) {
+        let ranks = self.up.ranks();
+        if ranks.liveness(ranks.me) == liveness::LEFT {
+            ranks.wake_own();
         }
     }
 }

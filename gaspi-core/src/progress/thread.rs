@@ -315,6 +315,8 @@ impl Progress {
             let brief = endpoints.polling.take_brief();
             let turn = Turn { ticked, corked, acks_delayed, polls, sleeper, held, brief };
             self.settle_poll_owner(turn);
+            fence(Ordering::SeqCst);
+            tcp.wake_who_leaves();
         }
     }
 

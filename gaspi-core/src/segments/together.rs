@@ -61,7 +61,10 @@ impl Inner {
             });
             match registered {
                 Err(error) if error.is_timeout() => return Err(error),
-                Err(error) => call.set_failure(error),
+                Err(error) => {
+                    let what = (kind.name(), waiting(Call::Create, segment.0));
+                    call.set_failure(self.cause(error, what, call.ranks(), deadline));
+                }
                 Ok(()) => {}
             }
             call.set_cursor(MEETING);

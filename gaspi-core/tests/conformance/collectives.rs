@@ -445,6 +445,34 @@ fn a_death_ends_the_barrier_of_the_others_soon() {
     });
 }
 
+fn a_call_of_all_names_the_dead_member_and_not_who_left_before_it() {
+    let barrier = |rt: &Runtime| rt.barrier(GroupId::ALL, LIMIT);
+    let create =
+        |rt: &Runtime| rt.segment_create(SegmentId(0), 64, GroupId::ALL, LIMIT, Init::Zeroed);
+    for call in [barrier, create] {
+        let (ready, left) = (Barrier::new(3), Barrier::new(3));
+        run_owned(3, &Config::default(), |rt| {
+            meet(&rt);
+            // Nobody is still on the way when one of them ends.
+            ready.wait();
+            match rt.rank() {
+                Rank(1) => {
+                    left.wait();
+                    die(rt);
+                }
+                Rank(2) => {
+                    rt.term(LIMIT).expect("term");
+                    left.wait();
+                }
+                _ => {
+                    left.wait();
+                    fails!(call(&rt), Error::RankDied { rank: Rank(1), .. });
+                }
+            }
+        });
+    }
+}
+
 tests! {
     EVERY:
         nobody_passes_a_barrier_before_all_have_come,
@@ -464,6 +492,7 @@ tests! {
         a_mismatch_is_told_also_where_the_last_that_comes_leaves_for_it,
         a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call,
         a_death_ends_the_barrier_of_the_others_soon,
+        a_call_of_all_names_the_dead_member_and_not_who_left_before_it,
         who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others;
     SEVERAL:
         nobody_passes_a_barrier_before_all_have_come,

@@ -257,7 +257,7 @@ fn a_member_that_left_ends_the_commit_and_stays_healthy() {
 }
 
 fn a_commit_names_the_dead_member_and_not_who_left_before_it() {
-    let (ready, left) = (Barrier::new(3), Barrier::new(2));
+    let (ready, left) = (Barrier::new(3), Barrier::new(3));
     run_owned(3, &Config::default(), |rt| {
         // Nobody is still on the way when one of them ends.
         ready.wait();
@@ -272,6 +272,7 @@ fn a_commit_names_the_dead_member_and_not_who_left_before_it() {
             }
             _ => {
                 let group = group_of(&rt, &[0, 1, 2]);
+                left.wait();
                 fails!(rt.group_commit(group, LIMIT), Error::RankDied { rank: Rank(1), .. });
             }
         }

@@ -197,7 +197,7 @@ pub(crate) fn end(members: &[Member], grace: Duration, kill: bool) -> Vec<Outcom
             if left.is_empty() || time.is_zero() {
                 break;
             }
-            let watches = left.iter().map(|(_, pidfd)| Watch { fd: pidfd.as_fd(), room: false });
+            let watches = left.iter().map(|(_, pidfd)| Watch::input(pidfd.as_fd()));
             system::wait(&watches.collect::<Vec<_>>(), Some(time));
         }
         if signal != 0 {

@@ -240,20 +240,19 @@ impl Agent {
 
     /// Sleeps; says which streams of the ranks are ready.
     fn wait(&self) -> Vec<bool> {
-        let read = |fd| (Watch { fd, room: false }, Source::Always);
+        let read = |fd| (Watch::input(fd), Source::Always);
         let mut watches = vec![read(self.signals.as_fd())];
         watches.extend(self.channel.readable().map(read));
-        watches
-            .extend(self.channel.writable().map(|fd| (Watch { fd, room: true }, Source::Always)));
+        watches.extend(self.channel.writable().map(|fd| (Watch::room(fd), Source::Always)));
         watches.extend(self.starters.iter().flat_map(Starter::readable).map(read));
         let full = self.starters.iter().filter_map(Starter::writable);
-        watches.extend(full.map(|fd| (Watch { fd, room: true }, Source::Always)));
+        watches.extend(full.map(|fd| (Watch::room(fd), Source::Always)));
         if let Some(job) = &self.job {
             watches.push(read(job.host.as_fd()));
             let input = job.local_ranks.input.as_ref().filter(|_| !self.input.is_empty());
-            watches.extend(input.map(|fd| (Watch { fd: fd.as_fd(), room: true }, Source::Always)));
+            watches.extend(input.map(|fd| (Watch::room(fd.as_fd()), Source::Always)));
             if self.window > 0 {
-                let stream = |fd| (Watch { fd, room: false }, Source::Stream);
+                let stream = |fd| (Watch::input(fd), Source::Stream);
                 watches.extend(job.local_ranks.watched().map(stream));
             }
         }

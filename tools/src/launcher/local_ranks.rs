@@ -171,7 +171,7 @@ impl LocalRanks {
     pub(crate) fn drain(&mut self, mut take: impl FnMut(Piece<'_>)) {
         for mut stream in std::mem::take(&mut self.streams) {
             let mut left = system::pipe_size(stream.pipe.as_fd());
-            while left > 0 && system::ready(stream.pipe.as_fd(), false) {
+            while left > 0 && system::ready(Watch::input(stream.pipe.as_fd())) {
                 match read_some(&mut stream, &mut self.buffer, &mut take) {
                     None | Some(0) => break,
                     Some(count) => left = left.saturating_sub(count),
@@ -224,7 +224,7 @@ impl LocalRanks {
         self.streams.clear();
         self.signal_all(libc::SIGKILL);
         while self.is_running() {
-            system::wait(&[Watch { fd: signals.as_fd(), room: false }], None);
+            system::wait(&[Watch::input(signals.as_fd())], None);
             self.reap_silently(signals, others);
         }
         self.end_orphans(signals, others);
@@ -235,7 +235,7 @@ impl LocalRanks {
         let deadline = Instant::now() + ORPHANS;
         while process::kill_orphans(|pid| others.contains(&pid)) && Instant::now() < deadline {
             let left = deadline.saturating_duration_since(Instant::now());
-            system::wait(&[Watch { fd: signals.as_fd(), room: false }], Some(left));
+            system::wait(&[Watch::input(signals.as_fd())], Some(left));
             self.reap_silently(signals, others);
         }
     }

@@ -4,7 +4,7 @@
 //! is passed on in parts; if another rank speaks in between, a newline is put in, so that a single
 //! writer's bytes are never changed.
 
-use gaspi_tools::system::{self, Identity};
+use gaspi_tools::system::{self, Identity, Watch};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -88,7 +88,7 @@ impl Sink {
     /// Writes what can be written without blocking.
     pub(crate) fn flush(&mut self) {
         let regular = self.identity.is_some_and(|identity| identity.regular);
-        while self.pending() && (regular || system::ready(self.fd.as_fd(), true)) {
+        while self.pending() && (regular || system::ready(Watch::room(self.fd.as_fd()))) {
             let piece = &self.waiting[self.written..];
             let piece = if regular { piece } else { &piece[..piece.len().min(PIECE)] };
             match system::write(self.fd.as_fd(), piece) {

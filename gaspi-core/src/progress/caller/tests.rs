@@ -13,6 +13,7 @@ use crate::timeout::Timeout;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::connection::Connection;
 use crate::transport::tcp::receive::Receiver;
+use crate::wait::Call;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -327,4 +328,34 @@ fn all_connections_are_looked_at_each_time_unless_everything_comes_on_one() {
     tell(&b, &a);
     assert_eq!(looks(&mut receiver, &a), 1);
     drop(receiver);
+}
+
+/// Leaves while somebody else has the sockets, and says how long that takes once they are free.
+fn leave_behind(leaver: &Runtime) -> Duration {
+    let held = hold(leaver);
+    std::thread::scope(|scope| {
+        let leaving = scope.spawn(|| leaver.term(LIMIT));
+        await_that("it sleeps", || {
+            let notes = leaver.inner().ranks.area.notes(leaver.rank());
+            notes.iter().any(|note| note.call.load(Ordering::Relaxed) == Call::Term as u32)
+                && leaver.inner().ranks.area.own_wakeup().awaited.load(Ordering::Relaxed) != 0
+        });
+        drop(held);
+        let begin = Instant::now();
+        // The progress thread comes and goes.
+        endpoints(leaver).sets.wakeup.wake();
+        leaving.join().expect("no panic").expect("term");
+        begin.elapsed()
+    })
+}
+
+#[test]
+fn a_rank_that_leaves_sleeps_no_longer_than_until_the_sockets_are_free() {
+    // A busy machine may take as long now and then, and it may have found them free by itself.
+    let mut times: [Duration; 9] = std::array::from_fn(|round| {
+        let [_a, b] = ranks(&format!("leaves-{round}"));
+        leave_behind(&b)
+    });
+    times.sort();
+    assert!(times[4] < Duration::from_millis(500), "{times:?}");
 }

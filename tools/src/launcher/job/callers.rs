@@ -13,8 +13,9 @@ use crate::refusal::{EXIT_HOST, Refusal};
 use crate::remote::{Remote, Step};
 use crate::starter::{Missed, Starter};
 use gaspi_core::bootstrap::{Callback, Callbacks};
+use gaspi_tools::system::Watch;
 use std::ops::Range;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// Hosts of one remote shell, whose command line names them all.
@@ -78,13 +79,13 @@ impl Callers {
         Ok(true)
     }
 
-    /// What has to be waited for: to be read from or, with `true`, written to.
-    pub(super) fn watches(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
+    /// What has to be waited for.
+    pub(super) fn watches(&self) -> impl Iterator<Item = Watch<'_>> {
         let callbacks = self.callbacks.iter().flat_map(Callbacks::watches);
-        let heard = self.starters.iter().flat_map(Starter::readable).map(|fd| (fd, false));
-        callbacks
-            .chain(heard)
-            .chain(self.starters.iter().filter_map(|s| Some((s.writable()?, true))))
+        let watch = |(fd, room)| if room { Watch::room(fd) } else { Watch::input(fd) };
+        let heard = self.starters.iter().flat_map(Starter::readable).map(Watch::input);
+        let written = self.starters.iter().filter_map(Starter::writable).map(Watch::room);
+        callbacks.map(watch).chain(heard).chain(written)
     }
 
     /// When there is something to do, though nothing has come.

@@ -197,7 +197,7 @@ impl Running {
             }
             let called = self.remotes.iter().filter(|remote| remote.is_on_the_line());
             let fds = called.flat_map(Remote::readable).chain([self.signals.as_fd()]);
-            let watches: Vec<Watch<'_>> = fds.map(|fd| Watch { fd, room: false }).collect();
+            let watches: Vec<Watch<'_>> = fds.map(Watch::input).collect();
             // What was killed ends at once.
             system::wait(&watches, Some(if killed { GRACE } else { left }));
         }
@@ -209,8 +209,8 @@ impl Running {
         self.shutdown.time_limit.grant(GRACE);
         loop {
             self.printer.flush();
-            let room = self.printer.writable().map(|fd| Watch { fd, room: true });
-            let signals = Watch { fd: self.signals.as_fd(), room: false };
+            let room = self.printer.writable().map(Watch::room);
+            let signals = Watch::input(self.signals.as_fd());
             let watches: Vec<Watch<'_>> = std::iter::once(signals).chain(room).collect();
             if watches.len() == 1 {
                 return;

@@ -263,21 +263,21 @@ impl Running {
 
     /// Sleeps; says which streams of the ranks are ready, and whether standard input is.
     fn wait(&mut self) -> (Vec<bool>, bool) {
-        let always = |room| move |fd| (Watch { fd, room }, Source::Always);
-        let mut watches = vec![always(false)(self.signals.as_fd())];
-        watches.push(always(false)(self.host.as_fd()));
-        watches.extend(self.printer.writable().map(always(true)));
+        let always = |watch| (watch, Source::Always);
+        let mut watches = vec![always(Watch::input(self.signals.as_fd()))];
+        watches.push(always(Watch::input(self.host.as_fd())));
+        watches.extend(self.printer.writable().map(Watch::room).map(always));
         for remote in &self.remotes {
-            watches.extend(remote.readable().map(always(false)));
-            watches.extend(remote.writable().map(always(true)));
+            watches.extend(remote.readable().map(Watch::input).map(always));
+            watches.extend(remote.writable().map(Watch::room).map(always));
         }
-        watches.extend(self.callers.watches().map(|(fd, room)| always(room)(fd)));
+        watches.extend(self.callers.watches().map(always));
         if self.startup.has_begun() {
             let input = self.input.as_ref().and_then(Input::readable);
-            watches.extend(input.map(|fd| (Watch { fd, room: false }, Source::Input)));
+            watches.extend(input.map(|fd| (Watch::input(fd), Source::Input)));
         }
         if self.printer.has_room() {
-            let stream = |fd| (Watch { fd, room: false }, Source::Stream);
+            let stream = |fd| (Watch::input(fd), Source::Stream);
             watches.extend(self.local_ranks.watched().map(stream));
         }
         let (watches, sources): (Vec<Watch<'_>>, Vec<Source>) = watches.into_iter().unzip();
