@@ -35,6 +35,7 @@ use crate::sync::Mutex;
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::message::{Arrival, LastStep, Lines};
 use crate::wire::shared_layout::lines_bytes;
+use route::{FEW, Route};
 use schedule::{Nodes, Schedule, TAGS};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -107,22 +108,57 @@ struct Messages {
     receivers: Box<[Arc<[Rank]>]>,
 }
 
-impl Leaders {
-    /// Those of a group, if they save messages; all members come to the same.
-    pub(crate) fn of(cards: &Cards, ranks: &Arc<[Rank]>, me: usize) -> Option<Leaders> {
+/// Where the members of a group are.
+struct Places<'a> {
+    cards: &'a Cards,
+    ranks: &'a Arc<[Rank]>,
+    node_of: Box<[u32]>,
+    /// How many nodes there are.
+    count: usize,
+}
+
+impl<'a> Places<'a> {
+    fn of(cards: &'a Cards, ranks: &'a Arc<[Rank]>) -> Places<'a> {
         let mut known = HashMap::new();
         let node_of = ranks.iter().map(|rank| {
             let next = known.len() as u32;
             *known.entry(cards.at(*rank).node()).or_insert(next)
         });
-        let node_of: Box<[u32]> = node_of.collect();
-        let n = known.len();
-        // Of three nodes with a member each, all tell all by as few messages as leaders would.
-        if n < 2 || n == ranks.len() && (n < 3 || n == 3 && !is_crowded(cards, ranks)) {
-            return None;
-        }
-        let room = lines_bytes(cards.len()) / size_of::<u64>();
-        Some(Leaders::new(ranks, node_of, me, (n > 2 && is_crowded(cards, ranks), room)))
+        let node_of = node_of.collect();
+        Places { cards, ranks, node_of, count: known.len() }
+    }
+
+    /// Whether messages by leaders are fewer than those of each to each of other nodes. Of three
+    /// nodes with a member each, all tell all by as few as leaders would.
+    fn leaders_save(&self) -> bool {
+        let is_one_each = self.count == self.ranks.len();
+        self.count > 3 || self.count > 1 && !is_one_each || self.count == 3 && self.is_crowded()
+    }
+
+    fn is_crowded(&self) -> bool {
+        is_crowded(self.cards, self.ranks)
+    }
+
+    /// The leaders as the member `me` sees them.
+    fn leaders(self, me: usize) -> Leaders {
+        let room = lines_bytes(self.cards.len()) / size_of::<u64>();
+        let is_tree = self.count > 2 && self.is_crowded();
+        Leaders::new(self.ranks, self.node_of, me, (is_tree, room))
+    }
+}
+
+impl Leaders {
+    /// Those of a group, if they save messages; all members come to the same.
+    pub(crate) fn of(cards: &Cards, ranks: &Arc<[Rank]>, me: usize) -> Option<Leaders> {
+        let places = Places::of(cards, ranks);
+        places.leaders_save().then(|| places.leaders(me))
+    }
+
+    /// The messages of a commit of the member `me`, if they are fewer than those of each to each.
+    pub(crate) fn route_of(cards: &Cards, ranks: &Arc<[Rank]>, me: usize) -> Option<Route> {
+        let places = Places::of(cards, ranks);
+        let saves = if places.count == 1 { ranks.len() > FEW } else { places.leaders_save() };
+        saves.then(|| places.leaders(me).route(me)).flatten()
     }
 
     pub(crate) fn new(

@@ -2,9 +2,11 @@
 //! messages that are due.
 //!
 //! A list may come from its sender, or as a digest by leaders. Either is the same announcement: it
-//! has the number of the sender's commit, and counts once. Whoever waits for long or sees that
-//! another one commits something else sends its list itself; so does each member that hears such a
-//! list while others may still know its own by leaders only.
+//! has the number of the sender's commit, and counts once. Whoever waits for long asks those whose
+//! messages it awaits: who commits another list sends that, the others answer nothing. Along the
+//! chain of those who wait for each other somebody asks each member that is missing. Who sees that
+//! another one commits something else, or that a member has left, sends its list itself; so does
+//! each member that hears such a list while others may still know its own by leaders only.
 //!
 //! Invariant: **a member gets the announcements of another one in their order.** Lists that the
 //! sender itself sends come in order, and so do digests of commits of the same list. Of two commits
@@ -24,9 +26,12 @@ use crate::os::clock;
 use crate::wire::hash::hash;
 use crate::wire::message::{Announce, Commit, Digest, GroupMessage};
 use own::{Attempt, Exchange, Own};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// The tag of a digest that asks whether its receiver commits something else.
+const QUESTION: u8 = COMMIT_TAGS;
 
 /// A list that came from another rank.
 #[derive(Debug)]
@@ -50,6 +55,8 @@ struct Announced {
     /// that came twice stays until then.
     digests: BTreeMap<u8, VecDeque<Digest>>,
     ended: u64,
+    /// The number of the commit for which it has asked this rank, and the hash of its list.
+    asked: Option<(u64, u64)>,
 }
 
 impl Announced {
@@ -86,6 +93,7 @@ impl Announced {
     /// The peer's commit of this number has ended.
     fn end(&mut self, attempt: u64) {
         self.ended = self.ended.max(attempt);
+        self.asked.take_if(|(asked, _)| *asked <= attempt);
         for digests in self.digests.values_mut() {
             digests.retain(|digest| digest.attempt > attempt);
         }
@@ -185,12 +193,17 @@ impl Board {
             let announced = self.announced.get(&(group, *rank));
             announced.is_some_and(|announced| announced.queue.iter().any(|entry| entry.direct))
         };
-        let is_heard_directly = ranks.iter().any(says_directly);
+        let digest = digest_of(ranks);
+        let asks_otherwise = |rank: &Rank| {
+            let asked = self.announced.get(&(group, *rank)).and_then(|announced| announced.asked);
+            asked.is_some_and(|(_, other)| other != digest)
+        };
+        let is_heard = ranks.iter().any(|rank| says_directly(rank) || asks_otherwise(rank));
         let own = self.own(group);
         let incarnation = own.fresh;
         let in_a_row = own.is_next_in_a_row(ranks);
         let may_overtake = !in_a_row && ranks.iter().any(|rank| own.unaware.contains(rank));
-        let route = if is_heard_directly || may_overtake { None } else { route() };
+        let route = if is_heard || may_overtake { None } else { route() };
         if !in_a_row {
             own.tell_past();
         }
@@ -199,7 +212,6 @@ impl Board {
             if let Ok(me) = ranks.binary_search(&me) {
                 commits[me] = Commit { attempt: number, incarnation };
             }
-            let digest = digest_of(ranks);
             Exchange { route, digest, commits, ready: 0, sent: 0, since: clock::now() }
         });
         let goes_directly = exchange.is_none();
@@ -209,6 +221,7 @@ impl Board {
             seen: BTreeMap::new(),
             incarnation,
             exchange,
+            has_asked: false,
             told_all: false,
             unreachable: None,
             failed: None,
@@ -266,12 +279,52 @@ impl Board {
         }
     }
 
-    /// How long this rank still waits before it sends its list to all; `None` if it has, or has no
-    /// commit under way.
+    /// How long this rank still waits before it asks; `None` if it has, or has sent its list to
+    /// all, or has no commit under way.
     pub(super) fn patience(&mut self, group: GroupId) -> Option<Duration> {
-        let attempt = self.own(group).attempt.as_ref().filter(|attempt| !attempt.told_all)?;
+        let waits = |attempt: &&Attempt| !attempt.told_all && !attempt.has_asked;
+        let attempt = self.own(group).attempt.as_ref().filter(waits)?;
         let Exchange { route, since, .. } = attempt.exchange.as_ref()?;
         Some(route.patience.saturating_sub(clock::since(*since)))
+    }
+
+    /// Asks those whose messages this rank still awaits.
+    pub(super) fn ask(&mut self, group: GroupId) {
+        let own = self.own(group);
+        let Some(attempt) = own.attempt.as_mut().filter(|attempt| !attempt.told_all) else {
+            return;
+        };
+        let Some(Exchange { route, digest, ready, .. }) = &attempt.exchange else { return };
+        attempt.has_asked = true;
+        let awaited: BTreeSet<Rank> = route.incoming[*ready..].iter().map(|it| it.from).collect();
+        let (attempt, digest) = (attempt.number, *digest);
+        let question = Digest { group, attempt, tag: QUESTION, digest, commits: vec![] };
+        own.send(attempt, &awaited.into_iter().collect(), GroupMessage::Digest(question));
+    }
+
+    /// `peer` waits for this rank in a commit of a list with this hash.
+    fn asked(&mut self, peer: Rank, question: &Digest) {
+        let group = question.group;
+        let announced = self.announced.entry((group, peer)).or_default();
+        let own = &mut self.own[group.index()];
+        if question.attempt <= announced.ended {
+            // What it waits for is on its way.
+            return;
+        }
+        match &own.attempt {
+            Some(attempt) if attempt.ranks.binary_search(&peer).is_ok() => {
+                if digest_of(&attempt.ranks) != question.digest {
+                    own.tell_all();
+                }
+            }
+            _ => announced.asked = Some((question.attempt, question.digest)),
+        }
+    }
+
+    /// Whether this rank has a commit under way of which others may know by leaders only.
+    pub(super) fn has_to_tell(&self, group: GroupId) -> bool {
+        let attempt = self.own[group.index()].attempt.as_ref();
+        attempt.is_some_and(|attempt| !attempt.told_all)
     }
 
     /// Sends all members what they may know by leaders only.
@@ -349,6 +402,9 @@ impl Board {
     /// A digest has come from `peer`.
     pub(super) fn digested(&mut self, peer: Rank, digest: Digest) {
         let (group, number) = (digest.group, digest.attempt);
+        if digest.tag == QUESTION {
+            return self.asked(peer, &digest);
+        }
         let announced = self.announced.entry((group, peer)).or_default();
         if digest.tag >= COMMIT_TAGS || number <= announced.ended {
             return;

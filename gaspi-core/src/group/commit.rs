@@ -13,6 +13,15 @@ use crate::wait::{Call, waiting_group};
 use crate::wire::message::GroupMessage;
 use std::sync::Arc;
 
+/// What a commit that waits for long has to heed.
+enum News {
+    Settled(Result<u32>),
+    /// A member has left, and others may know of this rank's list by leaders only.
+    HasLeft,
+    /// See [`Board::lacks_members`](super::board::Board::lacks_members).
+    LacksMembers,
+}
+
 impl Inner {
     /// Tells the members of a commit under way that this rank no longer wants it. A member that
     /// cannot be told any more does not wait any more.
@@ -42,6 +51,12 @@ impl Inner {
                 self.control.groups.board.lock().could_not_announce(group, attempt, error);
             }
         }
+    }
+
+    /// Asks those whose messages a commit awaits whether they commit something else.
+    fn ask_of_commit(&self, group: GroupId, deadline: Deadline) {
+        self.control.groups.board.lock().ask(group);
+        self.send_due(group, deadline);
     }
 
     /// Sends the members of a commit its list, if they may know of it by leaders only.
@@ -90,7 +105,7 @@ impl Inner {
         };
         let deadline = timeout.deadline();
         self.note_joined(group, &state);
-        let route = || self.leaders_of(&ranks, me)?.route(me);
+        let route = || Leaders::route_of(&self.ranks.cards, &ranks.as_slice().into(), me);
         self.control.groups.board.lock().begin(group, &ranks, route);
         self.note_last_commit(group);
         self.send_due(group, deadline);
@@ -140,23 +155,36 @@ impl Inner {
                 return Some(settled);
             }
             if deadline != Deadline::Now || patience.is_zero() {
-                self.tell_all_of_commit(group, deadline);
+                self.ask_of_commit(group, deadline);
             }
         }
         // While these live, the readers wake this rank when they finish a step.
         let _watches: Vec<WatchSteps<'_>> =
             readers.iter().map(|rank| self.ranks.area.watch_steps(*rank, group.index())).collect();
-        // Nothing wakes this rank when a list has lacked members, or not come, for long enough.
-        let standing = self.until(deadline, waiting, || {
-            settled()
-                .map(Some)
-                .or_else(|| self.control.groups.board.lock().lacks_members(group).then_some(None))
-        });
-        match standing {
-            Some(None) => self
-                .until(deadline.at_most(DEATH_LIMIT), waiting, settled)
-                .or_else(|| self.until(deadline, waiting, settled)),
-            standing => standing.flatten(),
+        let mut news = || {
+            let groups = &self.control.groups;
+            if let Some(settled) = settled() {
+                return Some(News::Settled(settled));
+            }
+            // What it would have passed on does not come.
+            let has_left = |rank: &Rank| self.ranks.liveness(*rank) == liveness::LEFT;
+            if groups.board.lock().has_to_tell(group) && ranks.iter().any(has_left) {
+                return Some(News::HasLeft);
+            }
+            groups.board.lock().lacks_members(group).then_some(News::LacksMembers)
+        };
+        loop {
+            match self.until(deadline, waiting, &mut news)? {
+                News::Settled(settled) => return Some(settled),
+                News::HasLeft => self.tell_all_of_commit(group, deadline),
+                // Nothing wakes this rank when a list has lacked members, or not come, for long
+                // enough.
+                News::LacksMembers => {
+                    return self
+                        .until(deadline.at_most(DEATH_LIMIT), waiting, settled)
+                        .or_else(|| self.until(deadline, waiting, settled));
+                }
+            }
         }
     }
 

@@ -30,17 +30,26 @@ fn counted(nodes: u32, size: u32, step: impl Fn(&Runtime) + Sync) -> Vec<u64> {
 /// The same where a step says how many messages count.
 fn counted_of(nodes: u32, size: u32, step: impl Fn(&Runtime) -> u64 + Sync) -> Vec<u64> {
     const STEPS: u64 = 5;
-    const TRIES: usize = 80;
+    let least = least_of(80, nodes, size, |rt| (0..STEPS).map(|_| step(rt)).sum());
+    least.into_iter().map(|count| count.div_ceil(STEPS)).collect()
+}
+
+/// What each rank counts in that one of some tries in which all together count least.
+fn least_of(
+    tries: usize,
+    nodes: u32,
+    size: u32,
+    count: impl Fn(&Runtime) -> u64 + Sync,
+) -> Vec<u64> {
     let job = |id: &str, rank| job_of(nodes, id, rank, size);
-    let tries: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
-        let tries = (0..TRIES).map(|_| (0..STEPS).map(|_| step(&rt)).sum());
-        let tries = tries.collect();
+    let counts: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
+        let counts = (0..tries).map(|_| count(&rt)).collect();
         rt.term(LIMIT).expect("term");
-        tries
+        counts
     });
-    let of_try = |at: usize| tries.iter().map(|rank| rank[at]).collect::<Vec<u64>>();
-    let least = (0..TRIES).map(of_try).min_by_key(|ranks| ranks.iter().sum::<u64>());
-    least.expect("some tries").into_iter().map(|count| count.div_ceil(STEPS)).collect()
+    let of_try = |at: usize| counts.iter().map(|rank| rank[at]).collect::<Vec<u64>>();
+    let least = (0..tries).map(of_try).min_by_key(|ranks| ranks.iter().sum::<u64>());
+    least.expect("some tries")
 }
 
 fn assert_few(nodes: u32, found: &[u64], what: &str) {
@@ -103,6 +112,37 @@ fn a_commit_goes_by_the_first_members_of_nodes() {
 }
 
 /// Uses of an id in a row without a step between them, each with the same or other members.
+/// All but one have waited until their timeout is over before that one begins.
+fn a_commit_that_one_is_late_for_costs_each_some_messages() {
+    for (nodes, each) in [(24, 1), (4, 6)] {
+        let size = nodes * each;
+        let (late, others_wait) = (Rank((size / 2) as u16), ranks::Barrier::new(size as usize));
+        let commit = |rt: &Runtime| {
+            let group = rt.group_create().expect("group");
+            all(rt).for_each(|rank| rt.group_add(group, rank).expect("add"));
+            meet(rt);
+            let before = messages(rt);
+            if rt.rank() != late {
+                // Several times as long as they wait before they ask.
+                let short = Timeout::Millis(u64::from(3 * size));
+                fails!(rt.group_commit(group, short), Error::Timeout { .. });
+            }
+            others_wait.wait();
+            rt.group_commit(group, LIMIT).expect("commit");
+            let sent = messages(rt) - before;
+            rt.barrier(group, LIMIT).expect("barrier");
+            rt.group_delete(group).expect("delete");
+            sent
+        };
+        let sent = least_of(5, nodes, size, commit);
+        let (rounds, all) = (u64::from(nodes.next_power_of_two().trailing_zeros()), sent.iter());
+        // A message along each edge of a tree in both directions, and who waited for it has asked.
+        assert!(all.clone().all(|count| *count <= 4 * rounds), "{nodes} nodes: {sent:?}");
+        assert!(all.clone().sum::<u64>() <= 6 * u64::from(nodes), "{nodes} nodes: {sent:?}");
+        assert!(all.sum::<u64>() > 0, "nothing was counted");
+    }
+}
+
 fn commits_in_a_row_do_not_overtake_each_other() {
     for (nodes, size) in [(2, 4), (3, 6), (5, 5), (4, 9)] {
         let job = |id: &str, rank| job_of(nodes, id, rank, size);
@@ -129,8 +169,13 @@ fn commits_in_a_row_do_not_overtake_each_other() {
 
 /// Lists differ where leaders would tell of them: all are told so, with both lists.
 fn differing_lists_are_told_to_all_nodes() {
-    // The last one is listed by one of them, and never commits.
-    let (nodes, size) = (4, 8);
+    for nodes in [4, 1] {
+        differing_lists_of(nodes, 8);
+    }
+}
+
+/// The last one is listed by one of them, and never commits.
+fn differing_lists_of(nodes: u32, size: u32) {
     let job = |id: &str, rank| job_of(nodes, id, rank, size);
     run_jobs(size, &Config::default(), job, |rt| {
         for odd in 0..size as u16 - 1 {
@@ -160,7 +205,7 @@ fn differing_lists_are_told_to_all_nodes() {
 
 /// Each rank leaves once it has committed, whichever way it has heard of the others.
 fn all_commit_a_group_of_ranks_that_leave_at_once() {
-    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8)] {
+    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8), (1, 5), (1, 40)] {
         for _ in 0..5 {
             let job = |id: &str, rank| job_of(nodes, id, rank, size);
             run_jobs(size, &Config::default(), job, |rt| {
@@ -175,8 +220,10 @@ fn all_commit_a_group_of_ranks_that_leave_at_once() {
 
 /// A leader or not, while the others commit or before; they then go on without it.
 fn a_dead_member_of_any_node_ends_the_commit() {
-    let (nodes, size) = (3_u32, 6_u32);
-    for dead in 0..size as u16 {
+    let size = 6_u32;
+    for (nodes, dead) in
+        [3, 1].into_iter().flat_map(|n| (0..size as u16).map(move |dead| (n, dead)))
+    {
         let ready = ranks::Barrier::new(size as usize);
         let job = |id: &str, rank| job_of(nodes, id, rank, size);
         run_jobs(size, &Config::default(), job, |rt| {
@@ -206,6 +253,31 @@ fn a_dead_member_of_any_node_ends_the_commit() {
             rt.group_commit(survivors, LIMIT).expect("the survivors go on");
             rt.barrier(survivors, LIMIT).expect("barrier");
         });
+    }
+}
+
+/// It has passed on nothing, and does so no more.
+fn a_member_that_has_tried_and_left_keeps_nobody_from_the_commit() {
+    for (nodes, size) in [(24, 24), (4, 12), (1, 40)] {
+        // One that others tell through, wherever that is.
+        for left in [0, 1, size as u16 / 2] {
+            let tried = ranks::Barrier::new(size as usize);
+            let job = |id: &str, rank| job_of(nodes, id, rank, size);
+            run_jobs(size, &Config::default(), job, |rt| {
+                let group = rt.group_create().expect("group");
+                all(&rt).for_each(|rank| rt.group_add(group, rank).expect("add"));
+                meet(&rt);
+                if rt.rank() == Rank(left) {
+                    fails!(rt.group_commit(group, Timeout::Test), Error::Timeout { .. });
+                }
+                tried.wait();
+                if rt.rank() != Rank(left) {
+                    let commit = || rt.group_commit(group, LIMIT);
+                    within(Duration::from_secs(10), "the commit", commit).expect("all have come");
+                }
+                rt.term(LIMIT).expect("term");
+            });
+        }
     }
 }
 
@@ -311,7 +383,7 @@ fn a_leader_that_has_tried_keeps_nobody_from_the_barrier() {
 
 /// Each rank leaves once it has passed, whichever way it has heard of the others.
 fn all_pass_the_last_barrier_of_ranks_that_leave_at_once() {
-    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8)] {
+    for (nodes, size) in [(2, 5), (3, 7), (5, 10), (8, 8), (1, 5), (1, 40)] {
         for _ in 0..5 {
             let job = |id: &str, rank| job_of(nodes, id, rank, size);
             run_jobs(size, &Config::default(), job, |rt| {
@@ -425,10 +497,12 @@ tests! {
         first_members_of_nodes_send_few_messages_and_others_none,
         a_segment_that_is_made_costs_a_step,
         a_commit_goes_by_the_first_members_of_nodes,
+        a_commit_that_one_is_late_for_costs_each_some_messages,
         commits_in_a_row_do_not_overtake_each_other,
         differing_lists_are_told_to_all_nodes,
         all_commit_a_group_of_ranks_that_leave_at_once,
         a_dead_member_of_any_node_ends_the_commit,
+        a_member_that_has_tried_and_left_keeps_nobody_from_the_commit,
         a_leader_that_has_tried_keeps_nobody_from_the_commit,
         groups_of_some_nodes_have_leaders_of_their_own,
         a_leader_that_has_tried_keeps_nobody_from_the_barrier,

@@ -1,5 +1,6 @@
 //! The messages of a commit by leaders: those of the schedule, and within a node those from its
-//! members to their leader, which come first, and back, which come last.
+//! members to their leader, which come first, and back, which come last. The first of each
+//! [`TEAM`] members of a node speaks for these with the leader.
 
 use super::schedule::TAGS;
 use super::{Leaders, Messages};
@@ -14,6 +15,12 @@ const SPREAD: u8 = GATHER + 1;
 
 /// Tags of a commit are below this number.
 pub(crate) const COMMIT_TAGS: u8 = SPREAD + 1;
+
+/// Members of a node that have one connection each, with the first of them.
+const TEAM: usize = 16;
+
+/// So many members of one node tell each other by messages of each to each.
+pub(super) const FEW: usize = 4;
 
 /// A message that this rank gets.
 #[derive(Debug)]
@@ -49,38 +56,82 @@ impl Leaders {
         if self.ranks.len() > COMMITS_MAX as usize {
             return None;
         }
-        let all: Box<[usize]> = (0..self.ranks.len()).collect();
         let own = &self.nodes[self.node];
-        let Some(duty) = &self.duty else {
-            let leader = self.locals[0];
-            let spread = RouteIn { from: leader, tag: SPREAD, of: all };
-            let gather = RouteOut { after: 0, to: [leader].into(), tag: GATHER, of: [me].into() };
-            let (incoming, outgoing) = ([spread].into(), [gather].into());
-            return Some(Route { incoming, outgoing, patience: self.patience() });
+        let at = own.iter().position(|member| *member as usize == me)?;
+        let mut teams = own.chunks(TEAM);
+        let team = teams.nth(at / TEAM)?;
+        let (incoming, outgoing) = match (&self.duty, at % TEAM) {
+            (Some(duty), _) => self.of_leader(&duty.of_words, team, teams),
+            (None, 0) => self.of_first(team),
+            (None, _) => {
+                let first = self.rank(team[0]);
+                let spread = RouteIn { from: first, tag: SPREAD, of: self.everyone() };
+                let of = [me].into();
+                let gather = RouteOut { after: 0, to: [first].into(), tag: GATHER, of };
+                (vec![spread], vec![gather])
+            }
         };
-        let Messages { schedule, receivers } = &duty.of_words;
-        let others: Arc<[Rank]> = self.locals[1..].into();
-        let gather = own[1..].iter().map(|member| {
-            let member = *member as usize;
-            RouteIn { from: self.ranks[member], tag: GATHER, of: [member].into() }
-        });
-        let between = schedule.incoming.iter().map(|incoming| {
+        let (incoming, outgoing) = (incoming.into(), outgoing.into());
+        Some(Route { incoming, outgoing, patience: self.patience() })
+    }
+
+    /// Those of a leader, of whose node these are the other teams.
+    fn of_leader<'a>(
+        &self,
+        Messages { schedule, receivers }: &Messages,
+        team: &[u32],
+        others: impl Iterator<Item = &'a [u32]>,
+    ) -> (Vec<RouteIn>, Vec<RouteOut>) {
+        let mut incoming = self.gather(team);
+        incoming.extend(others.map(|team| {
+            let of = team.iter().map(|member| *member as usize).collect();
+            RouteIn { from: self.rank(team[0]), tag: GATHER, of }
+        }));
+        let gathered = incoming.len();
+        let within: Arc<[Rank]> = incoming.iter().map(|incoming| incoming.from).collect();
+        incoming.extend(schedule.incoming.iter().map(|incoming| {
             let of = self.members(incoming.of).collect();
             RouteIn { from: self.leader(incoming.from), tag: incoming.tag, of }
-        });
-        let incoming: Box<[RouteIn]> = gather.chain(between).collect();
-        let sent = schedule.outgoing.iter().zip(receivers).map(|(outgoing, to)| {
-            let of = self.members(outgoing.of).collect();
-            let after = others.len() + outgoing.after;
+        }));
+        let between = schedule.outgoing.iter().zip(receivers).map(|(outgoing, to)| {
+            let (after, of) = (gathered + outgoing.after, self.members(outgoing.of).collect());
             RouteOut { after, to: Arc::clone(to), tag: outgoing.tag, of }
         });
-        let spread = (!others.is_empty()).then(|| RouteOut {
-            after: incoming.len(),
-            to: Arc::clone(&others),
-            tag: SPREAD,
-            of: all,
-        });
-        let outgoing = sent.chain(spread).collect();
-        Some(Route { incoming, outgoing, patience: self.patience() })
+        let mut outgoing: Vec<RouteOut> = between.collect();
+        outgoing.extend(self.spread(incoming.len(), within));
+        (incoming, outgoing)
+    }
+
+    /// Those of the first of a team that is not the leader.
+    fn of_first(&self, team: &[u32]) -> (Vec<RouteIn>, Vec<RouteOut>) {
+        let leader = self.locals[0];
+        let mut incoming = self.gather(team);
+        let within = incoming.iter().map(|incoming| incoming.from).collect();
+        let of: Box<[usize]> = team.iter().map(|member| *member as usize).collect();
+        let gather = RouteOut { after: incoming.len(), to: [leader].into(), tag: GATHER, of };
+        incoming.push(RouteIn { from: leader, tag: SPREAD, of: self.everyone() });
+        let spread = self.spread(incoming.len(), within);
+        (incoming, std::iter::once(gather).chain(spread).collect())
+    }
+
+    /// What the others of a team tell the first of it.
+    fn gather(&self, team: &[u32]) -> Vec<RouteIn> {
+        let of_one = |member: &u32| {
+            let of = [*member as usize].into();
+            RouteIn { from: self.rank(*member), tag: GATHER, of }
+        };
+        team[1..].iter().map(of_one).collect()
+    }
+
+    fn spread(&self, after: usize, to: Arc<[Rank]>) -> Option<RouteOut> {
+        (!to.is_empty()).then(|| RouteOut { after, to, tag: SPREAD, of: self.everyone() })
+    }
+
+    fn everyone(&self) -> Box<[usize]> {
+        (0..self.ranks.len()).collect()
+    }
+
+    fn rank(&self, member: u32) -> Rank {
+        self.ranks[member as usize]
     }
 }

@@ -32,7 +32,8 @@ pub(super) struct Attempt {
     pub(super) seen: BTreeMap<Rank, (u64, u32)>,
     pub(super) incarnation: u32,
     pub(super) exchange: Option<Exchange>,
-    /// Whether this rank has sent its list to all.
+    /// Whether this rank has asked those whose messages it awaits, and has sent its list to all.
+    pub(super) has_asked: bool,
     pub(super) told_all: bool,
     /// Why a member could not be sent the list.
     pub(super) unreachable: Option<Error>,

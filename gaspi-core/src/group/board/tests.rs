@@ -55,8 +55,11 @@ impl Job {
         });
         let node_of: Box<[u32]> = node_of.collect();
         let me = list.iter().position(|rank| rank.index() == me)?;
-        let is_one_each = known.len() == list.len();
-        if known.len() < 2 || is_one_each && known.len() < 4 {
+        let saves = match known.len() {
+            1 => list.len() > 4,
+            count => count > 3 || count < list.len(),
+        };
+        if !saves {
             return None;
         }
         Leaders::new(&list.into(), node_of, me, (self.is_tree, 0)).route(me)
@@ -80,6 +83,13 @@ impl Job {
         self.post(me);
     }
 
+    /// A rank has waited for long.
+    fn ask(&mut self, me: usize) {
+        self.boards[me].ask(GROUP);
+        self.post(me);
+    }
+
+    /// A rank sees that a member has left.
     fn tell_all(&mut self, me: usize) {
         self.boards[me].tell_all(GROUP);
         self.post(me);
@@ -176,6 +186,8 @@ impl Script {
             self.job.begin(me, &list);
             self.has_begun[me] = true;
         } else if random.below(patience) == 0 {
+            self.job.ask(me);
+        } else if random.below(patience.saturating_mul(50)) == 0 {
             self.job.tell_all(me);
         }
         if let Some(end) = self.job.end(me) {
@@ -239,6 +251,40 @@ fn all_agree_on_each_of_many_commits_of_one_id() {
     }
 }
 
+/// All but one have waited for long before that one begins, and each at another time.
+#[test]
+fn who_is_late_costs_each_some_questions() {
+    for (nodes, each) in [(1, 64), (4, 16), (16, 5), (64, 1)] {
+        for (seed, is_tree) in [(1, false), (2, true)] {
+            let (n, mut random) = (nodes * each, Random(seed));
+            let nodes: Vec<u32> = (0..n).map(|rank| (rank % nodes) as u32).collect();
+            let what = format!("nodes {nodes:?}, tree {is_tree}");
+            let mut job = Job::new(nodes, is_tree);
+            let (whole, late) = (ranks(0..n), random.below(n));
+            let mut posted = 0;
+            for me in (0..n).filter(|me| *me != late) {
+                job.begin(me, &whole);
+            }
+            for _ in 0..3 {
+                (0..n).filter(|me| *me != late).for_each(|me| job.ask(me));
+                while job.deliver(&mut random) {
+                    posted += 1;
+                }
+            }
+            assert!((0..n).all(|me| job.end(me).is_none()), "{what}: one has not begun");
+            job.begin(late, &whole);
+            while job.deliver(&mut random) {
+                posted += 1;
+            }
+            for me in 0..n {
+                assert_eq!(job.end(me), Some(End::Agreed(FIRST_INCARNATION)), "{what}: {me}");
+            }
+            // As messages that agree, and as questions, of one of which each has some.
+            assert!(posted <= 16 * n, "{what}: {posted} messages");
+        }
+    }
+}
+
 #[test]
 fn messages_are_few_where_nobody_is_late() {
     for (nodes, each) in [(2, 2), (3, 2), (4, 1), (5, 3), (8, 1), (16, 5), (64, 1)] {
@@ -258,6 +304,45 @@ fn messages_are_few_where_nobody_is_late() {
             assert!(is_tree || leaders.iter().all(|sent| *sent == 3 * rounds), "{what}");
         }
     }
+}
+
+/// The others have all asked before it begins, and ask no more.
+#[test]
+fn who_was_asked_compares_its_list_once_it_begins() {
+    let mut compared = 0;
+    for seed in 0..500 {
+        let mut random = Random(seed);
+        let n = 5 + random.below(8);
+        let (nodes, odd) = (1 + random.below(n), random.below(n));
+        let of_ranks: Vec<u32> = (0..n).map(|rank| (rank % nodes) as u32).collect();
+        let mut job = Job::new(of_ranks, random.below(2) == 0);
+        let others = || (0..n).filter(|me| *me != odd);
+        others().for_each(|me| job.begin(me, &ranks(0..n)));
+        others().for_each(|me| job.ask(me));
+        while job.deliver(&mut random) {}
+        let is_in: Vec<bool> = (0..n).map(|me| me == odd || random.below(2) == 0).collect();
+        let list = ranks((0..n).filter(|rank| is_in[*rank]));
+        let asks = |rank: &Rank| {
+            let announced = job.boards[odd].announced.get(&(GROUP, *rank));
+            announced.is_some_and(|announced| announced.asked.is_some())
+        };
+        if list.len() == n || !list.iter().any(asks) {
+            continue;
+        }
+        compared += 1;
+        job.begin(odd, &list);
+        // An error of one ends the commits of others.
+        let mut ends: Vec<Option<End>> = vec![None; n];
+        for _ in 0..n {
+            while job.deliver(&mut random) {}
+            for (me, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
+                *end = job.end(me);
+            }
+        }
+        let failed = |end: &Option<End>| matches!(end, Some(End::Failed(_)));
+        assert!(ends.iter().all(failed), "seed {seed}, {nodes} nodes, {odd}: {list:?}: {ends:?}");
+    }
+    assert!(compared > 100, "{compared}");
 }
 
 /// One of them commits another list, and tells all whom it lists; then all commit the same.
@@ -291,7 +376,7 @@ fn a_list_that_differs_fails_on_all_and_the_next_one_succeeds() {
                         if !std::mem::replace(&mut begun[me], true) {
                             job.begin(me, &lists[me]);
                         } else if random.below(patience) == 0 {
-                            job.tell_all(me);
+                            job.ask(me);
                         }
                         ends[me] = job.end(me);
                     }
