@@ -223,9 +223,9 @@ impl Groups {
         self.board.lock().announced(peer, announce);
     }
 
-    /// A digest has come from `peer`.
-    pub(crate) fn digested(&self, peer: Rank, digest: Digest) {
-        self.board.lock().digested(peer, digest);
+    /// A digest has come from `peer`. Whether what it has been sent has to be sent again.
+    pub(crate) fn digested(&self, peer: Rank, digest: Digest) -> bool {
+        self.board.lock().digested(peer, digest)
     }
 
     /// `peer` no longer waits for its commit to be answered.

@@ -172,6 +172,17 @@ fn making_a_segment_without_descriptors_says_so_at_once() -> Result<()> {
     Ok(())
 }
 
+/// The leader of the node, the first of a team, or any other.
+#[test]
+fn a_commit_without_descriptors_says_so_at_once() -> Result<()> {
+    for (ranks, who) in
+        [(32, "all"), (32, "rest"), (32, "0"), (32, "16"), (32, "5"), (4, "2"), (4, "rest")]
+    {
+        expect_reasons(&starve(ranks, "shm", "commit", who)?, "")?;
+    }
+    Ok(())
+}
+
 #[test]
 fn a_rank_without_descriptors_says_why_it_turns_others_away() -> Result<()> {
     expect_reasons(&starve(32, "shm", "register", "5")?, "5")

@@ -31,10 +31,18 @@ pub(crate) struct Reaction {
     pub(crate) tell_all: Option<(GroupId, u64)>,
     /// There may be something to send for a commit of this group.
     pub(crate) commits: Option<GroupId>,
+    /// This rank has sent this peer something for it that may have been lost.
+    pub(crate) again: Option<Rank>,
 }
 
-const WAKE: Reaction =
-    Reaction { wake: true, advance: None, onward: None, tell_all: None, commits: None };
+const WAKE: Reaction = Reaction {
+    wake: true,
+    advance: None,
+    onward: None,
+    tell_all: None,
+    commits: None,
+    again: None,
+};
 
 impl Control {
     /// Handles a message of `peer`, a rank of a job of `size` ranks. Messages of groups that this
@@ -72,8 +80,8 @@ impl Control {
             }
             GroupMessage::Digest(digest) if knows(digest.group) => {
                 let group = digest.group;
-                self.groups.digested(peer, digest);
-                Reaction { commits: Some(group), ..WAKE }
+                let again = self.groups.digested(peer, digest).then_some(peer);
+                Reaction { commits: Some(group), again, ..WAKE }
             }
             GroupMessage::Withdraw { group, attempt } => {
                 self.groups.withdrawn(peer, group, attempt);

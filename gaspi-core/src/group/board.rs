@@ -3,10 +3,11 @@
 //!
 //! A list may come from its sender, or as a digest by leaders. Either is the same announcement: it
 //! has the number of the sender's commit, and counts once. Whoever waits for long asks those whose
-//! messages it awaits: who commits another list sends that, the others answer nothing. Along the
-//! chain of those who wait for each other somebody asks each member that is missing. Who sees that
-//! another one commits something else, or that a member has left, sends its list itself; so does
-//! each member that hears such a list while others may still know its own by leaders only.
+//! messages it awaits. Who commits the same sends again what it has sent, and asks in its turn, so
+//! that somebody asks each member that is missing. Who commits another list sends that to its
+//! members, whether the one that asks is one of them or not: they may be members of both lists. Who
+//! sees that another one commits something else, or that a member has left, sends its list itself;
+//! so does each member that hears such a list while others may still know its own by leaders only.
 //!
 //! Invariant: **a member gets the announcements of another one in their order.** Lists that the
 //! sender itself sends come in order, and so do digests of commits of the same list. Of two commits
@@ -15,23 +16,20 @@
 //! announces the end of a commit follows its list from the same sender.
 
 mod own;
+mod questions;
 
 pub(super) use own::Outbound;
 
 use super::{Abort, DEATH_LIMIT, list};
-use crate::control::leaders::route::{COMMIT_TAGS, Route};
+use crate::control::leaders::route::{COMMIT_TAGS, QUESTION, Route};
 use crate::error::Error;
 use crate::ids::{GroupId, Rank};
 use crate::os::clock;
 use crate::wire::hash::hash;
 use crate::wire::message::{Announce, Commit, Digest, GroupMessage};
 use own::{Attempt, Exchange, Own};
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Duration;
-
-/// The tag of a digest that asks whether its receiver commits something else.
-const QUESTION: u8 = COMMIT_TAGS;
 
 /// A list that came from another rank.
 #[derive(Debug)]
@@ -194,11 +192,11 @@ impl Board {
             announced.is_some_and(|announced| announced.queue.iter().any(|entry| entry.direct))
         };
         let digest = digest_of(ranks);
-        let asks_otherwise = |rank: &Rank| {
-            let asked = self.announced.get(&(group, *rank)).and_then(|announced| announced.asked);
-            asked.is_some_and(|(_, other)| other != digest)
-        };
-        let is_heard = ranks.iter().any(|rank| says_directly(rank) || asks_otherwise(rank));
+        // Whoever has asked lists this rank, and may list others of this list.
+        let asks_otherwise = self.announced.iter().any(|((id, _), announced)| {
+            *id == group && announced.asked.is_some_and(|(_, other)| other != digest)
+        });
+        let is_heard = asks_otherwise || ranks.iter().any(says_directly);
         let own = self.own(group);
         let incarnation = own.fresh;
         let in_a_row = own.is_next_in_a_row(ranks);
@@ -221,7 +219,7 @@ impl Board {
             seen: BTreeMap::new(),
             incarnation,
             exchange,
-            has_asked: false,
+            asked: None,
             told_all: false,
             unreachable: None,
             failed: None,
@@ -279,48 +277,6 @@ impl Board {
         }
     }
 
-    /// How long this rank still waits before it asks; `None` if it has, or has sent its list to
-    /// all, or has no commit under way.
-    pub(super) fn patience(&mut self, group: GroupId) -> Option<Duration> {
-        let waits = |attempt: &&Attempt| !attempt.told_all && !attempt.has_asked;
-        let attempt = self.own(group).attempt.as_ref().filter(waits)?;
-        let Exchange { route, since, .. } = attempt.exchange.as_ref()?;
-        Some(route.patience.saturating_sub(clock::since(*since)))
-    }
-
-    /// Asks those whose messages this rank still awaits.
-    pub(super) fn ask(&mut self, group: GroupId) {
-        let own = self.own(group);
-        let Some(attempt) = own.attempt.as_mut().filter(|attempt| !attempt.told_all) else {
-            return;
-        };
-        let Some(Exchange { route, digest, ready, .. }) = &attempt.exchange else { return };
-        attempt.has_asked = true;
-        let awaited: BTreeSet<Rank> = route.incoming[*ready..].iter().map(|it| it.from).collect();
-        let (attempt, digest) = (attempt.number, *digest);
-        let question = Digest { group, attempt, tag: QUESTION, digest, commits: vec![] };
-        own.send(attempt, &awaited.into_iter().collect(), GroupMessage::Digest(question));
-    }
-
-    /// `peer` waits for this rank in a commit of a list with this hash.
-    fn asked(&mut self, peer: Rank, question: &Digest) {
-        let group = question.group;
-        let announced = self.announced.entry((group, peer)).or_default();
-        let own = &mut self.own[group.index()];
-        if question.attempt <= announced.ended {
-            // What it waits for is on its way.
-            return;
-        }
-        match &own.attempt {
-            Some(attempt) if attempt.ranks.binary_search(&peer).is_ok() => {
-                if digest_of(&attempt.ranks) != question.digest {
-                    own.tell_all();
-                }
-            }
-            _ => announced.asked = Some((question.attempt, question.digest)),
-        }
-    }
-
     /// Whether this rank has a commit under way of which others may know by leaders only.
     pub(super) fn has_to_tell(&self, group: GroupId) -> bool {
         let attempt = self.own[group.index()].attempt.as_ref();
@@ -332,10 +288,22 @@ impl Board {
         self.own(group).tell_all();
     }
 
-    /// The list of a commit could not be sent to all. One that goes by leaders may have come to
-    /// them so, and what ended its members is seen by their end.
-    pub(super) fn could_not_announce(&mut self, group: GroupId, attempt: u64, error: Error) {
-        let is_it = |own: &&mut Attempt| own.number == attempt && own.exchange.is_none();
+    /// The list of a commit could not be sent to all, or a digest to somebody. A list that goes by
+    /// leaders too may have come so. A digest that is not sent since this rank lacks descriptors is
+    /// awaited in vain; any other receiver ends, or asks for it.
+    pub(super) fn could_not_announce(
+        &mut self,
+        group: GroupId,
+        attempt: u64,
+        is_list: bool,
+        error: Error,
+    ) {
+        let lacks_descriptors = matches!(error, Error::TooManyFiles { .. });
+        let is_vital = |own: &Attempt| match is_list {
+            true => own.exchange.is_none(),
+            false => lacks_descriptors && !own.told_all,
+        };
+        let is_it = |own: &&mut Attempt| own.number == attempt && is_vital(own);
         if let Some(own) = self.own(group).attempt.as_mut().filter(is_it) {
             own.unreachable.get_or_insert(error);
         }
@@ -395,22 +363,24 @@ impl Board {
     /// A list of `peer` has come from itself.
     pub(super) fn announced(&mut self, peer: Rank, announce: Announce) {
         let group = announce.group;
-        self.own(group).hear_directly(peer, &announce.ranks);
+        // One that was sent again may belong to a commit that has ended here too.
+        let ended = self.announced.get(&(group, peer)).map_or(0, |announced| announced.ended);
+        self.own(group).hear_directly(peer, &announce.ranks, announce.attempt <= ended);
         self.announced.entry((group, peer)).or_default().hear(announce, true);
     }
 
-    /// A digest has come from `peer`.
-    pub(super) fn digested(&mut self, peer: Rank, digest: Digest) {
+    /// A digest has come from `peer`. Whether what it has been sent has to be sent again.
+    pub(super) fn digested(&mut self, peer: Rank, digest: Digest) -> bool {
         let (group, number) = (digest.group, digest.attempt);
         if digest.tag == QUESTION {
             return self.asked(peer, &digest);
         }
         let announced = self.announced.entry((group, peer)).or_default();
-        if digest.tag >= COMMIT_TAGS || number <= announced.ended {
-            return;
+        if digest.tag < COMMIT_TAGS && number > announced.ended {
+            announced.digests.entry(digest.tag).or_default().push_back(digest);
+            self.advance(group);
         }
-        announced.digests.entry(digest.tag).or_default().push_back(digest);
-        self.advance(group);
+        false
     }
 
     /// `peer` no longer waits for its commit to be answered.

@@ -3,6 +3,7 @@
 use super::board::Outbound;
 use super::{Abort, CallState, Committed, DEATH_LIMIT, Standing, first_step, list};
 use crate::control::leaders::Leaders;
+use crate::control::leaders::route::FEW;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
@@ -45,10 +46,15 @@ impl Inner {
             let next = self.control.groups.board.lock().next_due(group, goes_on);
             let Some(Outbound { attempt, to, message }) = next else { return };
             goes_on = true;
-            let is_list = matches!(message, GroupMessage::Announce(_));
+            let (is_list, counts) = match &message {
+                GroupMessage::Announce(_) => (true, true),
+                GroupMessage::Digest(_) => (false, true),
+                _ => (false, false),
+            };
             let outcome = self.send_commit(attempt, group, to, message, deadline);
-            if let (true, Err(error)) = (is_list, outcome) {
-                self.control.groups.board.lock().could_not_announce(group, attempt, error);
+            if let (true, Err(error)) = (counts, outcome) {
+                let mut board = self.control.groups.board.lock();
+                board.could_not_announce(group, attempt, is_list, error);
             }
         }
     }
@@ -166,7 +172,10 @@ impl Inner {
             if let Some(settled) = settled() {
                 return Some(News::Settled(settled));
             }
-            // What it would have passed on does not come.
+            if let Some(error) = self.turned_away(group) {
+                return Some(News::Settled(Err(error)));
+            }
+            // What a member that has left would have passed on does not come.
             let has_left = |rank: &Rank| self.ranks.liveness(*rank) == liveness::LEFT;
             if groups.board.lock().has_to_tell(group) && ranks.iter().any(has_left) {
                 return Some(News::HasLeft);
@@ -174,18 +183,42 @@ impl Inner {
             groups.board.lock().lacks_members(group).then_some(News::LacksMembers)
         };
         loop {
-            match self.until(deadline, waiting, &mut news)? {
-                News::Settled(settled) => return Some(settled),
-                News::HasLeft => self.tell_all_of_commit(group, deadline),
+            let next_question = self.ask_again(group, deadline);
+            match self.until(next_question, waiting, &mut news) {
+                Some(News::Settled(settled)) => return Some(settled),
+                Some(News::HasLeft) => self.tell_all_of_commit(group, deadline),
+                None if deadline.passed() => return None,
+                None => {}
                 // Nothing wakes this rank when a list has lacked members, or not come, for long
                 // enough.
-                News::LacksMembers => {
+                Some(News::LacksMembers) => {
                     return self
                         .until(deadline.at_most(DEATH_LIMIT), waiting, settled)
                         .or_else(|| self.until(deadline, waiting, settled));
                 }
             }
         }
+    }
+
+    /// Asks once more if it is time to. Until when that need not be done again.
+    fn ask_again(&self, group: GroupId, deadline: Deadline) -> Deadline {
+        let next = || self.control.groups.board.lock().next_question(group);
+        if next().is_some_and(|left| left.is_zero()) {
+            self.ask_of_commit(group, deadline);
+        }
+        next().map_or(deadline, |left| deadline.at_most(left))
+    }
+
+    /// Why a member of this node, whose word is missing, has taken nothing from this rank.
+    fn turned_away(&self, group: GroupId) -> Option<Error> {
+        let dialing = &self.endpoints.stream.dialing;
+        if !dialing.has_errors() {
+            return None;
+        }
+        let silent = self.control.groups.board.lock().silent(group);
+        let mut locals = silent.into_iter().filter(|rank| self.ranks.is_local(*rank));
+        let (rank, reason) = locals.find_map(|rank| Some((rank, dialing.last_error(rank)?)))?;
+        Some(self.ranks.refused(rank, reason))
     }
 
     /// All members agree.
@@ -267,7 +300,8 @@ impl Inner {
             Standing::Unreachable(error) => Some(Err(error)),
             Standing::Waiting(missing) => {
                 // What those of this node have sent before is still on its way.
-                let has_leaders = ranks.iter().any(|rank| !self.ranks.is_local(*rank));
+                let has_leaders =
+                    ranks.len() > FEW || ranks.iter().any(|rank| !self.ranks.is_local(*rank));
                 let mut ended = ended;
                 ended.retain(|(rank, _)| missing.contains(rank));
                 let may_come = |(rank, error): &(Rank, Error)| {

@@ -1,6 +1,7 @@
 //! Messages to the members of groups: sent now, and again where a connection breaks.
 
 use super::{COMMITS_MAX, Kept};
+use crate::control::leaders::route::QUESTION;
 use crate::error::Result;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
@@ -119,6 +120,23 @@ impl Inner {
             outcome = outcome.and(self.send_message(*rank, &kept.message, deadline));
         }
         outcome
+    }
+
+    /// `peer` waits for this rank in a commit of a group: sends again what it has been sent, but
+    /// for questions, which it would answer the same way.
+    pub(crate) fn resend_commits(&self, group: GroupId, peer: Rank) {
+        let is_question = |message: &Message| {
+            let Message::Group(GroupMessage::Digest(digest)) = message else { return false };
+            digest.tag == QUESTION
+        };
+        let kept: Vec<Arc<Kept>> = {
+            let messages = self.control.resend_buffer.messages(group);
+            let commits = messages.commits.iter().map(|(_, kept)| kept);
+            commits.filter(|kept| kept.to.contains(&peer)).cloned().collect()
+        };
+        for kept in kept.iter().filter(|kept| !is_question(&kept.message)) {
+            let _ = self.send_message(peer, &kept.message, Deadline::Now);
+        }
     }
 
     /// A connection with `peer` broke, and messages under way may be lost: sends them again.

@@ -262,7 +262,7 @@ impl Inner {
 
     /// Does what a handler of the groups has found out.
     fn react(&self, reaction: Reaction) {
-        let Reaction { wake, advance, onward, tell_all, commits } = reaction;
+        let Reaction { wake, advance, onward, tell_all, commits, again } = reaction;
         if let Some(onward) = onward {
             self.pass_on(onward);
         }
@@ -273,6 +273,9 @@ impl Inner {
             self.tell_all_of_arrival(group, step);
         }
         if let Some(group) = commits {
+            if let Some(peer) = again {
+                self.resend_commits(group, peer);
+            }
             self.send_due(group, Deadline::Now);
         }
         if wake {

@@ -111,7 +111,6 @@ fn a_commit_goes_by_the_first_members_of_nodes() {
     }
 }
 
-/// Uses of an id in a row without a step between them, each with the same or other members.
 /// All but one have waited until their timeout is over before that one begins.
 fn a_commit_that_one_is_late_for_costs_each_some_messages() {
     for (nodes, each) in [(24, 1), (4, 6)] {
@@ -143,6 +142,7 @@ fn a_commit_that_one_is_late_for_costs_each_some_messages() {
     }
 }
 
+/// Uses of an id in a row without a step between them, each with the same or other members.
 fn commits_in_a_row_do_not_overtake_each_other() {
     for (nodes, size) in [(2, 4), (3, 6), (5, 5), (4, 9)] {
         let job = |id: &str, rank| job_of(nodes, id, rank, size);

@@ -2,9 +2,10 @@
 //!
 //! - `init`: joins, meets the others in a barrier and leaves. Whatever ends that is printed as
 //!   `refused`.
-//! - `segment`, `register`: all ranks join, RANK (for `all` every rank, for `rest` all but 0) opens
-//!   files until there is no descriptor left, and all make a segment together, or each other rank
-//!   registers one with RANK. Prints how each call ended, and after how many milliseconds.
+//! - `segment`, `commit`, `register`: all ranks join, RANK (for `all` every rank, for `rest` all
+//!   but 0) opens files until there is no descriptor left, and all make a segment together, or
+//!   commit a group, or each other rank registers a segment with RANK. Prints how each call ended,
+//!   and after how many milliseconds.
 
 use std::fs::File;
 use std::process::ExitCode;
@@ -27,7 +28,7 @@ fn main() -> ExitCode {
         }),
         [call, who] => starve(call, who),
         _ => {
-            eprintln!("usage: starved init | segment|register RANK|all|rest");
+            eprintln!("usage: starved init | segment|commit|register RANK|all|rest");
             return ExitCode::from(2);
         }
     };
@@ -42,6 +43,14 @@ fn main() -> ExitCode {
 
 fn join() -> gaspi::Result<Runtime> {
     PendingInit::new(Job::from_environment()?, Config::default())?.wait(GUARD)
+}
+
+fn commit(rt: &Runtime) -> gaspi::Result<()> {
+    let group = rt.group_create()?;
+    for rank in 0..rt.size() {
+        rt.group_add(group, Rank(rank as u16))?;
+    }
+    rt.group_commit(group, GUARD)
 }
 
 fn starve(call: &str, who: &str) -> gaspi::Result<()> {
@@ -59,6 +68,7 @@ fn starve(call: &str, who: &str) -> gaspi::Result<()> {
     let begin = Instant::now();
     let ended = match call {
         "segment" => rt.segment_create(SegmentId(0), BYTES, GroupId::ALL, GUARD, Init::Zeroed),
+        "commit" => commit(&rt),
         _ => match who.parse().map(Rank) {
             Ok(rank) if rank.0 != me => rt.segment_register(own, rank, GUARD),
             _ => Ok(()),

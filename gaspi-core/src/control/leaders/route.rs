@@ -13,14 +13,17 @@ use std::time::Duration;
 const GATHER: u8 = TAGS as u8;
 const SPREAD: u8 = GATHER + 1;
 
-/// Tags of a commit are below this number.
+/// Tags of a commit's messages are below this number.
 pub(crate) const COMMIT_TAGS: u8 = SPREAD + 1;
+
+/// The tag of a digest that asks whether its receiver commits something else.
+pub(crate) const QUESTION: u8 = COMMIT_TAGS;
 
 /// Members of a node that have one connection each, with the first of them.
 const TEAM: usize = 16;
 
 /// So many members of one node tell each other by messages of each to each.
-pub(super) const FEW: usize = 4;
+pub(crate) const FEW: usize = 4;
 
 /// A message that this rank gets.
 #[derive(Debug)]
@@ -46,7 +49,7 @@ pub(crate) struct RouteOut {
 pub(crate) struct Route {
     pub(crate) incoming: Box<[RouteIn]>,
     pub(crate) outgoing: Box<[RouteOut]>,
-    /// How long a member waits before it sends its list to all.
+    /// How long a member waits before it asks those whose messages it awaits.
     pub(crate) patience: Duration,
 }
 

@@ -32,8 +32,9 @@ pub(super) struct Attempt {
     pub(super) seen: BTreeMap<Rank, (u64, u32)>,
     pub(super) incarnation: u32,
     pub(super) exchange: Option<Exchange>,
-    /// Whether this rank has asked those whose messages it awaits, and has sent its list to all.
-    pub(super) has_asked: bool,
+    /// When this rank has asked last those whose messages it awaits.
+    pub(super) asked: Option<Instant>,
+    /// Whether it has sent its list to all.
     pub(super) told_all: bool,
     /// Why a member could not be sent the list.
     pub(super) unreachable: Option<Error>,
@@ -167,9 +168,10 @@ impl Own {
         });
     }
 
-    /// What this rank has to do when `peer` sends its list itself.
-    pub(super) fn hear_directly(&mut self, peer: Rank, ranks: &[Rank]) {
-        if let Some(attempt) = &self.attempt {
+    /// What this rank has to do when `peer` sends its list itself; `is_over` where that commit has
+    /// ended here.
+    pub(super) fn hear_directly(&mut self, peer: Rank, ranks: &[Rank], is_over: bool) {
+        if let Some(attempt) = self.attempt.as_ref().filter(|_| !is_over) {
             if attempt.ranks.binary_search(&peer).is_ok() {
                 self.tell_all();
             }

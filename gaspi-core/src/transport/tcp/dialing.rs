@@ -119,6 +119,11 @@ impl Dialing {
         self.last_errors.lock().insert(rank, reason);
     }
 
+    /// Whether some ranks could not be reached.
+    pub(crate) fn has_errors(&self) -> bool {
+        !self.last_errors.lock().is_empty()
+    }
+
     /// Why `rank` could not be reached last.
     pub(crate) fn last_error(&self, rank: Rank) -> Option<String> {
         self.last_errors.lock().get(&rank).cloned()

@@ -96,6 +96,7 @@ impl<'a> Tcp<'a> {
             }
             Frame::TurnedAway { reason } => {
                 self.table.dialing.set_last_error(peer, reason);
+                self.up.ranks().wake_own();
                 return Err(Broken);
             }
             Frame::Epoch { count } => {
