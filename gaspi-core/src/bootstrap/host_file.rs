@@ -11,6 +11,7 @@ use std::path::Path;
 const FILE_MAX: u64 = 64 << 20;
 /// Slots of one line.
 const COUNT_MAX: u32 = 65535;
+const NO_HOST: &str = "no host is before the number of slots";
 /// Slots of all lines.
 const SLOTS_MAX: usize = 1 << 20;
 
@@ -88,10 +89,13 @@ fn entry(line: &str) -> std::result::Result<(String, u32), String> {
 /// brackets has no number.
 ///
 /// # Errors
-/// Something else than a number is behind a bracket.
+/// Something else than a number is behind a bracket, or nothing is before the number.
 pub fn split(entry: &str) -> std::result::Result<(&str, Option<&str>), String> {
     if let Some(end) = entry.rfind(']') {
         let (host, rest) = entry.split_at(end + 1);
+        if host == "[]" {
+            return Err(NO_HOST.to_owned());
+        }
         return match rest.strip_prefix(':') {
             Some(count) => Ok((host, Some(count))),
             None if rest.is_empty() => Ok((host, None)),
@@ -100,6 +104,7 @@ pub fn split(entry: &str) -> std::result::Result<(&str, Option<&str>), String> {
     }
     match entry.split_once(':') {
         Some((_, rest)) if rest.contains(':') => Ok((entry, None)),
+        Some(("", _)) => Err(NO_HOST.to_owned()),
         Some((host, count)) => Ok((host, Some(count))),
         None => Ok((entry, None)),
     }
@@ -137,6 +142,8 @@ mod tests {
             ("a:0", "1 to 65535"),
             ("a:x", "1 to 65535"),
             ("a:", "1 to 65535"),
+            (":8", "no host is before"),
+            ("[]:8", "no host is before"),
             ("a slots=99999999999", "1 to 65535"),
             ("a b", "slots=N"),
             ("a:2 slots=2", "slots=N"),
