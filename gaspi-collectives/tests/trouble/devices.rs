@@ -58,16 +58,17 @@ fn memory_of_prepared_operations_is_known_to_devices_until_they_are_freed() {
         let regions = || fabric.live(rt.rank().0.into()).regions;
         until_by_device(rt, fabric, &both);
         let mut memory = Memory::new(rt.rank(), MANY);
-        let mut most = None;
+        let mut first = None;
         for _ in 0..10 {
             let before = regions();
             let request = memory.request(Collective::Allreduce, MANY as u64);
             // SAFETY: the memory outlives the handle.
             let handle = unsafe { prepare(rt, ALL, &request, LIMIT) }.expect("prepare");
             let prepared = regions();
-            // The last one's channel goes when the next one's comes, once both have closed it.
-            most = most.or(Some(prepared));
-            assert!(prepared <= most.unwrap_or(0), "{prepared} regions, {most:?} at first");
+            // The last one's channel goes when the next one's comes, if this rank has heard by then
+            // that both have closed it: else with a later one, but not all of ten are kept.
+            let first = *first.get_or_insert(prepared);
+            assert!(prepared <= first + 3, "{prepared} regions, {first} at first");
             for _ in 0..5 {
                 restart(rt, handle).expect("restart");
                 wait(rt, handle, LIMIT).expect("wait");
