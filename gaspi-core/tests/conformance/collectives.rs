@@ -449,7 +449,12 @@ fn a_call_of_all_names_the_dead_member_and_not_who_left_before_it() {
     let barrier = |rt: &Runtime| rt.barrier(GroupId::ALL, LIMIT);
     let create =
         |rt: &Runtime| rt.segment_create(SegmentId(0), 64, GroupId::ALL, LIMIT, Init::Zeroed);
-    for call in [barrier, create] {
+    let commit = |rt: &Runtime| {
+        let group = rt.group_create()?;
+        all(rt).try_for_each(|rank| rt.group_add(group, rank))?;
+        rt.group_commit(group, LIMIT)
+    };
+    for call in [barrier, create, commit] {
         let (ready, left) = (Barrier::new(3), Barrier::new(3));
         run_owned(3, &Config::default(), |rt| {
             meet(&rt);

@@ -256,29 +256,6 @@ fn a_member_that_left_ends_the_commit_and_stays_healthy() {
     });
 }
 
-fn a_commit_names_the_dead_member_and_not_who_left_before_it() {
-    let (ready, left) = (Barrier::new(3), Barrier::new(3));
-    run_owned(3, &Config::default(), |rt| {
-        // Nobody is still on the way when one of them ends.
-        ready.wait();
-        match rt.rank() {
-            Rank(1) => {
-                left.wait();
-                die(rt);
-            }
-            Rank(2) => {
-                rt.term(LIMIT).expect("term");
-                left.wait();
-            }
-            _ => {
-                let group = group_of(&rt, &[0, 1, 2]);
-                left.wait();
-                fails!(rt.group_commit(group, LIMIT), Error::RankDied { rank: Rank(1), .. });
-            }
-        }
-    });
-}
-
 fn thousands_of_groups_come_and_go() {
     run(2, |rt| {
         for round in 0..2000 {
@@ -305,7 +282,6 @@ tests! {
         without_a_topology_the_group_of_all_does_not_exist,
         a_dead_member_ends_the_commit,
         a_member_that_left_ends_the_commit_and_stays_healthy,
-        a_commit_names_the_dead_member_and_not_who_left_before_it,
         thousands_of_groups_come_and_go;
     SEVERAL:
         every_size_commits_with_and_without_holes,

@@ -2,6 +2,22 @@
 
 use super::*;
 
+impl Job {
+    /// Delivers all messages, also those of ranks whose commits fail meanwhile: all do.
+    fn expect_failed(&mut self, random: &mut Random, what: &str) {
+        let mut ends: Vec<Option<End>> = vec![None; self.boards.len()];
+        // An error of one ends the commits of others.
+        for _ in 0..ends.len() {
+            while self.deliver(random) {}
+            for (me, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
+                *end = self.end(me);
+            }
+        }
+        let failed = |end: &Option<End>| matches!(end, Some(End::Failed(_)));
+        assert!(ends.iter().all(failed), "{what}: {ends:?}");
+    }
+}
+
 /// All but one have waited for long before that one begins, and each at another time.
 #[test]
 fn who_is_late_costs_each_some_questions() {
@@ -46,16 +62,11 @@ fn lists_are_compared_though_none_of_their_members_asks_one_of_the_other() {
         for me in 0..8 {
             job.begin(me, if [1, 5, 6, 7].contains(&me) { &other } else { &one });
         }
-        let mut ends: Vec<Option<End>> = vec![None; 8];
-        for _ in 0..8 {
+        for _ in 0..3 {
             (0..8).for_each(|me| job.ask(me));
             while job.deliver(&mut random) {}
-            for (me, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
-                *end = job.end(me);
-            }
         }
-        let failed = |end: &Option<End>| matches!(end, Some(End::Failed(_)));
-        assert!(ends.iter().all(failed), "seed {seed}: {ends:?}");
+        job.expect_failed(&mut random, &format!("seed {seed}"));
     }
 }
 
@@ -73,15 +84,7 @@ fn lists_are_compared_by_who_was_asked_about_another_one_by_another_rank() {
     for me in 2..8 {
         job.begin(me, if [2, 4, 5].contains(&me) { &one } else { &other });
     }
-    let mut ends: Vec<Option<End>> = vec![None; 8];
-    for _ in 0..8 {
-        while job.deliver(&mut random) {}
-        for (me, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
-            *end = job.end(me);
-        }
-    }
-    let failed = |end: &Option<End>| matches!(end, Some(End::Failed(_)));
-    assert!(ends.iter().all(failed), "{ends:?}");
+    job.expect_failed(&mut random, "lists differ");
 }
 
 /// A commit went to all; the answers in the next one send its lists again.
@@ -112,15 +115,7 @@ fn who_has_not_waited_for_long_asks_once_it_is_asked() {
     // The first one waits for the fifth, that one for the seventh, and that for the last.
     job.begin(7, &ranks(1..8));
     job.ask(0);
-    let mut ends: Vec<Option<End>> = vec![None; 8];
-    for _ in 0..8 {
-        while job.deliver(&mut random) {}
-        for (me, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
-            *end = job.end(me);
-        }
-    }
-    let failed = |end: &Option<End>| matches!(end, Some(End::Failed(_)));
-    assert!(ends.iter().all(failed), "{ends:?}");
+    job.expect_failed(&mut random, "lists differ");
 }
 
 /// The others have all asked before it begins, and ask no more.
@@ -148,16 +143,8 @@ fn who_was_asked_compares_its_list_once_it_begins() {
         }
         compared += 1;
         job.begin(odd, &list);
-        // An error of one ends the commits of others.
-        let mut ends: Vec<Option<End>> = vec![None; n];
-        for _ in 0..n {
-            while job.deliver(&mut random) {}
-            for (me, end) in ends.iter_mut().enumerate().filter(|(_, end)| end.is_none()) {
-                *end = job.end(me);
-            }
-        }
-        let failed = |end: &Option<End>| matches!(end, Some(End::Failed(_)));
-        assert!(ends.iter().all(failed), "seed {seed}, {nodes} nodes, {odd}: {list:?}: {ends:?}");
+        let what = format!("seed {seed}, {nodes} nodes, {odd}: {list:?}");
+        job.expect_failed(&mut random, &what);
     }
     assert!(compared > 100, "{compared}");
 }
