@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::{Result, process};
+use crate::{Result, process, workspace};
 
 /// A program that some stage of the tests needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -120,6 +120,37 @@ pub(crate) fn install(tools: &[Tool]) -> Result<()> {
     process::run(apt().arg("update"))?;
     let packages = packages(tools, " ");
     process::run(apt().args(["install", "-y", "--no-install-recommends"]).args(packages.split(' ')))
+}
+
+/// What a run of all stages leaves below the target directory of a fresh clone, in MiB, with some
+/// to spare: without debug information of variables and incremental builds 9 GiB, with them 21.
+const ROOM_MIB: u64 = 12 << 10;
+
+/// Whether the disk has room for a run of all stages.
+///
+/// # Errors
+/// What is missing.
+pub(crate) fn check_room() -> Result<()> {
+    let target = workspace::target();
+    workspace::make_directory(&target)?;
+    let number = |command: &mut Command| {
+        let output = process::output(command).ok()?;
+        output.split_whitespace().find_map(|word| word.parse::<u64>().ok())
+    };
+    let free = number(Command::new("df").args(["-B1M", "--output=avail"]).arg(&target));
+    let used = number(Command::new("du").args(["-sm"]).arg(&target));
+    let (Some(free), Some(used)) = (free, used) else { return Ok(()) };
+    if free + used >= ROOM_MIB {
+        return Ok(());
+    }
+    Err(format!(
+        "all stages need {} GiB of disk for {}, where {} GiB are free beside {} GiB of former \
+         runs; make room, set CARGO_TARGET_DIR to another disk, or run some stages with --only",
+        ROOM_MIB >> 10,
+        target.display(),
+        free >> 10,
+        used >> 10
+    ))
 }
 
 /// Whether the standard library for 64-bit Arm is there to check against.

@@ -39,6 +39,9 @@ struct Options {
 
 pub(crate) fn run(arguments: &[String]) -> Result<()> {
     let Some(options) = options(arguments)? else { return Ok(()) };
+    if options.only.is_empty() {
+        machine::check_room()?;
+    }
     let missing = provide(&options)?;
     let mut rows = Vec::new();
     for stage in &STAGES {
