@@ -6,13 +6,15 @@
 //! by a count. Its slot is used again when the receiver has said that it took the message. Arrival
 //! slots ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
 //!
-//! Invariants: each word and each arrival slot has one writer; a count is published after the bytes
+//! Invariants: each word and each arrival slot has one writer, but for counts of arrivals, which
+//! are only added to; a count is published after the bytes
 //! that it counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
 //! `wait_for`.
 
 mod abort_notice;
 mod arena;
 mod arena_memory;
+mod arrivals;
 mod bundle;
 mod counts;
 mod device_memory;
@@ -39,23 +41,22 @@ pub use spec::{ChannelSpec, DataSpec};
 pub(crate) use spec::{describe, describe_many};
 pub use status::StatusRead;
 
-use crate::control::PeerSlice;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::Segment;
 use crate::statistics::Counter;
-use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
 use crate::sync::epoch;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeout::Deadline;
-use crate::transport::shm::area::wake_kind;
 use crate::wait::{Call, waiting_group};
 use crate::wire::message::MemoryKey;
 use abort_notice::Notices;
 use arena::{FarEnd, View};
+use arrivals::ArrivalSlots;
 use bundle::Bundle;
 use layout::Layout;
+use memory::FoundMemory;
 use setup::Placement;
 use std::ops::Range;
 use std::sync::Arc;
@@ -154,6 +155,15 @@ struct OwnPart {
     slots: Range<u64>,
 }
 
+/// Failed requests of channels that do not concern a channel.
+#[derive(Debug)]
+struct KnownFailures {
+    /// How many there were when it was opened.
+    before: u64,
+    /// So many concern no member.
+    harmless: AtomicU64,
+}
+
 /// Memory and signals between the members of a group, for one stream of collectives.
 ///
 /// Its user keeps to these rules, for all threads of a rank together. Messages to a member are
@@ -169,16 +179,13 @@ pub struct Channel {
     me: usize,
     ranks: Arc<[Rank]>,
     members: Box<[Member]>,
+    arrival_slots: ArrivalSlots,
     segment: Arc<Segment>,
     own: OwnPart,
     bundle: Arc<Bundle>,
     placement: Placement,
-    /// How many requests of channels had failed when it was opened.
-    failures_before: u64,
-    /// So many failures concern no member.
-    harmless_failures: AtomicU64,
-    /// The segment in which memory was located last: id and generation.
-    recent: AtomicU64,
+    known_failures: KnownFailures,
+    found: FoundMemory,
     notices: Notices,
 }
 
@@ -263,53 +270,6 @@ impl Channel {
     }
 }
 
-/// Arrival slots and staging, of members of this node.
-impl Channel {
-    #[inline]
-    fn arrival_slot(&self, member: usize, sequence: u64) -> &ArrivalSlot<AtomicU64> {
-        let slot =
-            self.at(member, self.layout.arrival_slot(sequence)).cast::<ArrivalSlot<AtomicU64>>();
-        // SAFETY: inside of the part, aligned to a line, and made of atomics.
-        unsafe { &*slot }
-    }
-
-    /// Publishes this rank's arrival `sequence`, counted from 1, with a signature, up to
-    /// [`PAYLOAD_WORDS`] words, and the staging of the same sequence.
-    #[inline]
-    pub fn arrive(&self, sequence: u64, signature: u64, payload: &[u64]) {
-        self.arrival_slot(self.me, sequence).publish(sequence, signature, payload);
-        for member in self.neighbours() {
-            self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
-        }
-    }
-
-    /// Whether a member has arrived.
-    #[inline]
-    pub fn poll(&self, member: usize, sequence: u64) -> Poll {
-        self.arrival_slot(member, sequence).poll(sequence)
-    }
-
-    /// What a member's arrival carries, once it has been seen and until this rank's next one.
-    #[inline]
-    pub fn payload(&self, member: usize, sequence: u64) -> [u64; PAYLOAD_WORDS] {
-        self.arrival_slot(member, sequence).payload()
-    }
-
-    /// The same where it lies: [`PAYLOAD_WORDS`] words.
-    #[inline]
-    pub fn carried(&self, member: usize, sequence: u64) -> PeerSlice<'_> {
-        let payload = &raw const self.arrival_slot(member, sequence).payload;
-        PeerSlice::new(payload.cast_mut().cast::<u8>(), PAYLOAD_WORDS * size_of::<u64>())
-    }
-
-    /// Staging of a member for its arrival `sequence`.
-    #[inline]
-    pub fn stage(&self, member: usize, sequence: u64) -> PeerSlice<'_> {
-        let pointer = self.at(member, self.layout.stage(member, sequence));
-        PeerSlice::new(pointer, self.spec.stage_bytes as usize)
-    }
-}
-
 /// How the members are.
 impl Channel {
     /// What cannot complete, in words.
@@ -328,7 +288,7 @@ impl Channel {
     pub fn check(&self) -> Result<()> {
         self.inner.check_open()?;
         // Relaxed: failures beyond the number count again.
-        let harmless = self.harmless_failures.load(Ordering::Relaxed);
+        let harmless = self.known_failures.harmless.load(Ordering::Relaxed);
         if self.all_live() && self.inner.channels.failures() == harmless {
             return Ok(());
         }
@@ -349,10 +309,10 @@ impl Channel {
         }
         let failures = inner.channels.failures();
         let members = self.members.iter().map(|member| (member.rank, member.losses));
-        if let Some((rank, reason)) = inner.channels.failure(members, self.failures_before) {
+        if let Some((rank, reason)) = inner.channels.failure(members, self.known_failures.before) {
             return Err(Error::Refused { rank, reason });
         }
-        self.harmless_failures.store(failures, Ordering::Relaxed);
+        self.known_failures.harmless.store(failures, Ordering::Relaxed);
         Ok(())
     }
 
@@ -455,8 +415,8 @@ impl Drop for Channel {
 impl Runtime {
     /// Waits until `attempt` gives something or the deadline has passed, as every call of this
     /// library waits: looks, yields, then sleeps, and looks after the sockets meanwhile. It is
-    /// woken by what members do on channels (messages, messages taken, arrivals, notices) and by
-    /// deaths.
+    /// woken by what members do on channels (messages, messages taken, notices, and arrivals, but
+    /// among many members by the last one only) and by deaths.
     #[doc(hidden)]
     pub fn wait_for<T>(
         &self,

@@ -444,6 +444,12 @@ impl Ranks {
     /// Forgets a peer's segment: later accesses fail. With a generation, only that one. Arenas are
     /// the channels' affair.
     pub(crate) fn forget_target(&self, peer: Rank, segment: SegmentId, generation: Option<u32>) {
+        let _changes = self.targets.changes();
+        self.forget_locked(peer, segment, generation);
+    }
+
+    /// The same for who holds the lock of changes.
+    fn forget_locked(&self, peer: Rank, segment: SegmentId, generation: Option<u32>) {
         debug_assert!(segment != ARENA);
         let Some(known) = self.targets_of(peer).get_arc(segment) else { return };
         if generation.is_none_or(|generation| generation == known.generation) {
@@ -457,7 +463,7 @@ impl Ranks {
     pub(crate) fn forget_targets(&self, rank: Rank) {
         let _changes = self.targets.changes();
         for segment in self.targets_of(rank).ids().collect::<Vec<_>>() {
-            self.forget_target(rank, segment, None);
+            self.forget_locked(rank, segment, None);
         }
     }
 

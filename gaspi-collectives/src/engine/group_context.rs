@@ -64,7 +64,7 @@ impl Engine {
             self.shared.progress(Driver::Other, |_| true);
             Opening::begin(&self.shared, group)
         });
-        let Some(_opening) = opening else {
+        let Some(opening) = opening else {
             let pending = format!("another thread that opens a channel of {group}");
             return Err(Error::Timeout { pending });
         };
@@ -85,6 +85,9 @@ impl Engine {
         let pointer = Arc::as_ptr(&context).cast_mut();
         // Release: the context was made before; pairs with the Acquire in `known_context`.
         self.shared.lookup.0[group.index()].store(pointer, Ordering::Release);
+        drop((contexts, opening));
+        // Other threads may wait to open it.
+        context.executor.channel.wake_waiters();
         Ok(context)
     }
 

@@ -51,10 +51,16 @@ struct Combining {
 
 impl<F: Function> Task<F> {
     /// Opens the memory of all members, whose locations are in the lines of the first arrival. If
-    /// some memory is not mapped, all members know it and switch to the fallback plan.
+    /// some memory is not mapped, all members know it and switch to the fallback plan; what can be
+    /// mapped is from the next operation on.
     pub(super) fn find_peers(&mut self, channel: &Channel, counters: &Counters) -> Result<Stepped> {
         let members = 0..channel.ranks().len();
         let told = |member| BufferLocation::of_words(channel.payload(member, counters.arrivals));
+        for member in members.clone() {
+            let BufferLocation { input, output } = told(member);
+            channel.map_unmapped(member, input);
+            channel.map_unmapped(member, output);
+        }
         let across = channel.all_reachable();
         let takes_fallback =
             |member| BufferLocation::takes_fallback(channel.payload(member, counters.arrivals));

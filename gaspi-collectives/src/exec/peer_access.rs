@@ -21,7 +21,7 @@ impl PeerAccess {
         bytes: u64,
     ) -> Result<PeerAccess> {
         let address = match location {
-            Location::Address(address) => address,
+            Location::Address(address) | Location::Unmapped { address, .. } => address,
             Location::Segment { .. } => 0,
         };
         // Memory of no bytes is never used, and this rank's own is used directly.

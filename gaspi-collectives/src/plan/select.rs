@@ -68,9 +68,26 @@ const KIB: u64 = 1 << 10;
 /// members: break-even at 2 KiB (all-reduce) to 4 KiB (broadcast).
 const STAGED: u64 = 3 * KIB / 2;
 
-/// The same where ranks share cores, so that a second arrival takes some context switches. Bytes of
-/// all members together, since each reads all stages. Measured for four members on two cores.
-const STAGED_SHARING: u64 = 48 * KIB;
+/// The same where ranks share cores, so that a second arrival takes as many context switches as
+/// there are members on a core. Measured for 4, 8, 16, 32 and 64 members on two cores.
+pub(super) const fn staged_sharing(collective: Collective, members: u64) -> u64 {
+    // Each member reads from the stages of all.
+    let from_all = 320 * KIB / members;
+    match collective {
+        C::Allreduce => min(24 * KIB, from_all),
+        C::ReduceScatter | C::Alltoall => min(32 * KIB, from_all),
+        // The root alone reads them.
+        C::Reduce => min(32 * KIB, 2048 * KIB / members),
+        C::Gather => 128 * KIB,
+        C::Allgather => 64 * KIB,
+        // There is one stage, of this size.
+        C::Broadcast | C::Scatter | C::Barrier => 64 * KIB,
+    }
+}
+
+const fn min(a: u64, b: u64) -> u64 {
+    if a < b { a } else { b }
+}
 
 /// Up to this size, two copies through stages cost less than one by the kernel, which looks up
 /// every page. Measured.
@@ -286,8 +303,9 @@ fn first_of(
         };
         let is_for = row.collective == collective && is_there;
         let bytes_max = match row.algorithm {
-            A::CopyInCopyOut if shape.shares_cores => {
-                row.bytes_max.max(STAGED_SHARING / u64::from(shape.size))
+            // Blocks that differ may take many arrivals: the longest one decides.
+            A::CopyInCopyOut if shape.shares_cores && shape.counts.is_empty() => {
+                row.bytes_max.max(staged_sharing(collective, u64::from(shape.size)))
             }
             _ => row.bytes_max,
         };

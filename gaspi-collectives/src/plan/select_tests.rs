@@ -110,12 +110,30 @@ fn names_are_read_as_they_are_written() {
 
 #[test]
 fn who_shares_cores_arrives_once_for_more_data() {
-    let direct = shape(4, 1 << 10, 1);
-    assert_eq!(choose(Collective::Allreduce, &direct, None), Ok(Algorithm::SingleCopy));
-    let sharing = Shape { shares_cores: true, ..direct };
-    assert_eq!(choose(Collective::Allreduce, &sharing, None), Ok(Algorithm::CopyInCopyOut));
-    let much = Shape { count: 1 << 12, ..sharing };
-    assert_eq!(choose(Collective::Allreduce, &much, None), Ok(Algorithm::SingleCopy));
+    use Collective::{Allgather, Allreduce, Alltoall, Broadcast, Gather, Reduce};
+    for (collective, members, kib, staged) in [
+        (Allreduce, 4, 16, true),
+        (Allreduce, 4, 32, false),
+        (Allreduce, 64, 4, true),
+        (Allreduce, 64, 8, false),
+        (Reduce, 32, 32, true),
+        (Broadcast, 32, 64, true),
+        (Broadcast, 4, 128, false),
+        (Gather, 16, 128, true),
+        (Allgather, 16, 64, true),
+        (Alltoall, 4, 32, true),
+        (Alltoall, 16, 32, false),
+    ] {
+        // Of all-reduce, reduce and broadcast a contribution, else all blocks.
+        let blocks = if matches!(collective, Gather | Allgather | Alltoall) { members } else { 1 };
+        let count = kib * KIB / u64::from(blocks);
+        let apart = Shape { element_bytes: 1, ..shape(members, count, 1) };
+        let what = format!("{collective} of {kib} KiB, {members} members");
+        assert_eq!(choose(collective, &apart, None), Ok(Algorithm::SingleCopy), "{what}");
+        let sharing = Shape { shares_cores: true, ..apart };
+        let expected = if staged { Algorithm::CopyInCopyOut } else { Algorithm::SingleCopy };
+        assert_eq!(choose(collective, &sharing, None), Ok(expected), "{what}");
+    }
 }
 
 #[test]

@@ -127,7 +127,7 @@ fn shape(size: u32, bytes: u64, nodes: &[u32]) -> Shape {
 fn check_all(collective: Collective) {
     let sizes: &[u32] = if is_full() { &[1, 2, 3, 4, 5, 6, 7, 8, 13] } else { &[1, 2, 3, 4, 5] };
     for size in sizes.iter().copied() {
-        let sharing = (48 << 10) / u64::from(size);
+        let sharing = select::staged_sharing(collective, u64::from(size));
         let lengths = LIMITS.into_iter().chain([sharing]);
         for (nodes, limit) in nodes(size).iter().flat_map(|nodes| {
             let nodes = nodes.clone();

@@ -123,6 +123,13 @@ fn check_sum(output: &[u64], members: &[Rank]) {
     }
 }
 
+/// A counter of this rank, by its name.
+fn counter(rt: &Runtime, name: &str) -> u64 {
+    let is_it = |number: &u32| Runtime::statistic_info(*number).expect("one").name == name;
+    let number = (0..rt.statistic_num()).find(is_it).expect("a counter of that name");
+    rt.statistic_get(number, 0).expect("counter")
+}
+
 /// Commits a group of these ranks, on all of them.
 fn group_of(rt: &Runtime, ranks: impl IntoIterator<Item = Rank>) -> GroupId {
     let group = rt.group_create().expect("group_create");

@@ -363,7 +363,7 @@ fn who_only_sends_is_told_by_its_next_call() {
 fn what_the_library_would_choose_may_be_named_by_some_only() {
     // Memory that no other rank maps, so that there are two ways to carry it out; so much of it
     // that the library chooses the direct way, where ranks share cores too.
-    for (size, counts) in [(2, [300, 1000, 8192]), (3, [3000, 5000, 8192]), (4, [2000, 5000, 8192])]
+    for (size, counts) in [(2, [300, 1000, 8192]), (3, [4000, 5000, 8192]), (4, [4000, 5000, 8192])]
     {
         ranks::run_over(Nodes::One, size, &Config::default(), |rt| {
             for turn in 0..40 {

@@ -4,10 +4,17 @@
 //! slot of even arrivals, slot of odd ones    128 bytes each
 //! notice to all                              128 bytes
 //! notices of members of other nodes          n * 64
+//! if there are many, and room:
+//!   counts of arrivals                       128 bytes
+//!   slots of all members                     even ones n * 64, odd ones n * 64
 //! staging, by turns of the arrivals
 //! ```
 //!
 //! The slots of messages lie elsewhere in the member's range: see [`rings`](super::rings).
+//!
+//! Of more than [`TEAM`] members of one node the arrival slots of all lie in the part of the first
+//! one: who looks at all of them touches a few pages, not one for each member. They lie close to
+//! each other, since whoever reads one reads all.
 //!
 //! Slots and staging are skewed: lines at the same place of several of them would all share one set
 //! of the caches.
@@ -15,6 +22,8 @@
 use super::ChannelSpec;
 use crate::sync::AtomicU64;
 use crate::sync::arrival_slot::ArrivalSlot;
+use crate::sync::teams::TEAM;
+use std::ops::Range;
 
 /// A cache line.
 pub(super) const LINE: u64 = size_of::<ArrivalSlot<AtomicU64>>() as u64;
@@ -28,6 +37,9 @@ const SKEW: u64 = 5 * LINE;
 /// write. After some megabytes they have left it: 64 KiB are written in 2 us instead of 7. Odd, so
 /// that operations of two arrivals, one of them staged, go through all.
 pub(super) const STAGES: u64 = 65;
+/// The same for more than [`TEAM`] members. They write so much in each arrival that it has left the
+/// caches after few, and each page of a stage costs every reader a page fault at first.
+const STAGES_OF_MANY: u64 = 5;
 /// Stages of a channel that lies close to others.
 const COMPACT_STAGES: u64 = 2;
 /// Words per member, in its own cache line while that is cheap.
@@ -44,6 +56,8 @@ pub(super) struct Layout {
     slot_stride: u64,
     /// From the slots of a member to those of the next.
     ring: u64,
+    /// Bytes of the slots of all members, of one parity, where they lie together.
+    slots_of_all: u64,
     stages: u64,
     stages_at: u64,
     stage_stride: u64,
@@ -62,13 +76,15 @@ impl Layout {
         let words_per_member = if spread { SPREAD_WORDS } else { WORDS };
         // Stages of neighbours are apart by a page, and by lines beyond.
         let stage_stride = (spec.stage_bytes + PAGE).next_multiple_of(PAIR) + PAIR;
-        Layout::with(spec, members, (STAGES, stage_stride, SKEW), PAGE, words_per_member)
+        let together = members > TEAM;
+        let stages = if together { STAGES_OF_MANY } else { STAGES };
+        Layout::with(spec, members, (stages, stage_stride, SKEW), PAGE, words_per_member, together)
     }
 
     /// The same in as few bytes as will do, for one of many that lie close to each other.
     pub(super) fn compact(spec: ChannelSpec, members: usize) -> Layout {
         let stage_stride = spec.stage_bytes.next_multiple_of(PAIR);
-        Layout::with(spec, members, (COMPACT_STAGES, stage_stride, 0), PAIR, WORDS)
+        Layout::with(spec, members, (COMPACT_STAGES, stage_stride, 0), PAIR, WORDS, false)
     }
 
     fn with(
@@ -77,18 +93,22 @@ impl Layout {
         (stages, stage_stride, skew): (u64, u64, u64),
         align: u64,
         words_per_member: u32,
+        together: bool,
     ) -> Layout {
         let (slots, n) = (u64::from(spec.slots), members as u64);
         // An odd number of lines, so that slots go through all sets.
         let slot_stride = (spec.slot_bytes().div_ceil(LINE) | 1) * LINE;
         let ring = (slots * slot_stride).next_multiple_of(PAIR);
-        let stages_at = (3 * PAIR + n * LINE).next_multiple_of(align);
+        let slots_of_all = if together { n * LINE } else { 0 };
+        let of_many = if together { PAIR + 2 * slots_of_all } else { 0 };
+        let stages_at = (Layout::counts_at(n) + of_many).next_multiple_of(align);
         let bytes = (stages_at + stages * stage_stride).next_multiple_of(align);
         let words = words_per_member * members as u32;
         Layout {
             slots,
             slot_stride,
             ring,
+            slots_of_all,
             stages,
             stages_at,
             stage_stride,
@@ -97,6 +117,11 @@ impl Layout {
             words_per_member,
             words,
         }
+    }
+
+    /// Where counts of arrivals are, behind the notices.
+    fn counts_at(members: u64) -> u64 {
+        (3 * PAIR + members * LINE).next_multiple_of(PAIR)
     }
 
     /// Bytes of a member's part.
@@ -118,6 +143,20 @@ impl Layout {
     #[inline]
     pub(super) fn arrival_slot(&self, sequence: u64) -> u64 {
         (sequence % 2) * PAIR
+    }
+
+    /// A member's counts of arrivals, if members are many.
+    #[inline]
+    pub(super) fn arrival_counts(&self) -> Option<u64> {
+        let members = self.slots_of_all / LINE;
+        (members > 0).then(|| Layout::counts_at(members))
+    }
+
+    /// Where the slots of all members lie in the part of the first one, if they are many: the even
+    /// ones, and behind them the odd ones.
+    pub(super) fn slots_of_all(&self) -> Option<Range<u64>> {
+        let start = self.arrival_counts()? + PAIR;
+        Some(start..start + 2 * self.slots_of_all)
     }
 
     /// A member's notice.
@@ -191,6 +230,11 @@ mod tests {
             let firsts = [g.arrival_slot(0), g.arrival_slot(1), g.notice()];
             let mut parts: Vec<(u64, u64)> = firsts.map(|first| (first, LINE)).into();
             parts.extend((0..members).map(|member| (g.received_notice(member), LINE)));
+            let of_all = g.slots_of_all();
+            prop_assert_eq!(of_all.is_some(), members > TEAM && !compact);
+            parts.extend(g.arrival_counts().map(|counts| (counts, LINE)));
+            parts.extend(of_all.clone().map(|slots| (slots.start, slots.end - slots.start)));
+            prop_assert!(of_all.is_none_or(|it| it.end - it.start == 2 * members as u64 * LINE));
             // Each member has its own in its own part.
             let me = members / 2;
             parts.extend((0..g.stages).map(|turn| (g.stage(me, turn), spec.stage_bytes)));

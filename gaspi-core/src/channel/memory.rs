@@ -1,14 +1,14 @@
 //! How members of a node reach each other's memory: segments that all have mapped by pointers,
 //! other memory by copies between processes.
 
-use super::Channel;
 use super::arena::View;
+use super::{Channel, Member};
 use crate::control::PeerSlice;
 use crate::error::{Error, Result};
-use crate::ids::SegmentId;
+use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
 use crate::segment::{ARENA, Target};
-use crate::sync::{Ordering, epoch};
+use crate::sync::{AtomicBool, AtomicU64, Ordering, epoch};
 use std::io;
 use std::sync::Arc;
 
@@ -26,30 +26,57 @@ pub enum Location {
     },
     /// At this address of the process.
     Address(u64),
+    /// The same, of a segment that some of them have not mapped, as far as this rank knows. Who has
+    /// been told of it maps it when it hears of it by this; once all have, its memory is found in
+    /// the segment.
+    Unmapped {
+        /// The segment of the rank.
+        id: SegmentId,
+        /// Which use of the id.
+        generation: u32,
+        /// The address.
+        address: u64,
+    },
 }
 
-/// Set in the first word of a location in a segment.
+/// Set in the first word of a location in a segment that all have mapped.
 const IN_SEGMENT: u64 = 1;
+
+/// The word that names a segment; never 0, since generations begin at 1.
+fn named(id: SegmentId, generation: u32) -> u64 {
+    u64::from(id.0) << 8 | u64::from(generation) << 32
+}
 
 impl Location {
     /// As two words, to ride in a line.
     pub fn encode(self) -> [u64; 2] {
         match self {
             Location::Segment { id, generation, offset } => {
-                [IN_SEGMENT | u64::from(id.0) << 8 | u64::from(generation) << 32, offset]
+                [IN_SEGMENT | named(id, generation), offset]
             }
+            Location::Unmapped { id, generation, address } => [named(id, generation), address],
             Location::Address(address) => [0, address],
         }
     }
 
     /// What [`encode`](Location::encode) made into words.
-    pub fn decode([kind, offset]: [u64; 2]) -> Location {
-        if kind & IN_SEGMENT == 0 {
-            return Location::Address(offset);
-        }
+    pub fn decode([kind, at]: [u64; 2]) -> Location {
         let (id, generation) = (SegmentId((kind >> 8) as u8), (kind >> 32) as u32);
-        Location::Segment { id, generation, offset }
+        match kind {
+            0 => Location::Address(at),
+            _ if kind & IN_SEGMENT == 0 => Location::Unmapped { id, generation, address: at },
+            _ => Location::Segment { id, generation, offset: at },
+        }
     }
+}
+
+/// What a channel has found out about memory.
+#[derive(Debug, Default)]
+pub(super) struct FoundMemory {
+    /// The segment in which memory was located last: id and generation.
+    recent: AtomicU64,
+    /// A segment of a member could not be mapped.
+    maps_nothing: AtomicBool,
 }
 
 /// Memory of a member that is mapped here, and stays so while this lives.
@@ -95,7 +122,7 @@ impl Reached {
 
 impl Channel {
     /// Where `len` bytes of this rank's memory lie: in a segment, if all of them lie in one that
-    /// all members of this node have been told of. If that is so on all members, each can
+    /// all members of this node have mapped. If that is so on all members, each can
     /// [`reach`](Channel::reach) the others' memory; an address, if [`all_reachable`] says so.
     ///
     /// [`all_reachable`]: Channel::all_reachable
@@ -108,7 +135,7 @@ impl Channel {
             return Location::Segment { id: ARENA, generation, offset: in_arena };
         }
         let inside = epoch::enter();
-        let recent = self.recent.load(Ordering::Relaxed);
+        let recent = self.found.recent.load(Ordering::Relaxed);
         let first = (recent != 0).then_some(SegmentId((recent >> 32) as u8));
         for id in first.into_iter().chain(inner.memory.existing()) {
             let Some(segment) = inner.memory.segments.get(id, &inside).filter(|s| s.is_mapped())
@@ -121,12 +148,14 @@ impl Channel {
             }
             let generation = segment.generation;
             let known = u64::from(id.0) << 32 | u64::from(generation);
-            let told = || self.neighbours().all(|m| segment.answer_of(m.rank).is_some());
+            let has_mapped =
+                |m: &Member| segment.is_mapped_by(m.rank) || segment.answer_of(m.rank).is_some();
             // Generations begin at 1, so that 0 is none.
-            if recent == known || told() {
-                self.recent.store(known, Ordering::Relaxed);
+            if recent == known || self.neighbours().all(has_mapped) {
+                self.found.recent.store(known, Ordering::Relaxed);
                 return Location::Segment { id, generation, offset };
             }
+            return Location::Unmapped { id, generation, address: address as u64 };
         }
         Location::Address(address as u64)
     }
@@ -152,7 +181,7 @@ impl Channel {
                 Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: Keep::Own }))
             }
             Location::Segment { id, generation, offset } => {
-                let target = self.inner.ranks.targets_of(at.rank).get_arc(id)?;
+                let target = self.mapped_target(at.rank, id, generation)?;
                 let fits = offset <= target.mapped() && len <= target.mapped() - offset;
                 if !target.alive() || target.generation != generation || !fits {
                     return None;
@@ -168,7 +197,42 @@ impl Channel {
                 let pointer = address as *mut u8;
                 Some(Reached::Mapped(Mapped { pointer, len: len as usize, _keep: Keep::Own }))
             }
-            Location::Address(_) => at.copies().map(|_| Reached::CrossMemory),
+            Location::Unmapped { address, .. } if member == self.me => {
+                self.reach(member, Location::Address(address), len)
+            }
+            Location::Address(_) | Location::Unmapped { .. } => {
+                at.copies().map(|_| Reached::CrossMemory)
+            }
+        }
+    }
+
+    /// A member's segment. One that is not mapped here may be about to be, by another thread.
+    fn mapped_target(&self, rank: Rank, id: SegmentId, generation: u32) -> Option<Arc<Target>> {
+        let known = || self.inner.ranks.targets_of(rank).get_arc(id);
+        let target = known()?;
+        let Some(published) = target.is_published().filter(|it| it.generation == generation) else {
+            return Some(target);
+        };
+        self.inner.try_to_map(rank, id, published).ok()?;
+        known()
+    }
+
+    /// Maps the segment in which a member has found its memory, unless that was done. Where it
+    /// cannot be mapped the memory stays where it is, and this channel maps nothing more.
+    pub fn map_unmapped(&self, member: usize, location: Location) {
+        let Location::Unmapped { id, generation, .. } = location else { return };
+        let rank = self.members[member].rank;
+        // Relaxed: a second attempt does no harm.
+        if member == self.me || self.found.maps_nothing.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some(target) = self.inner.ranks.targets_of(rank).get_arc(id) else { return };
+        let Some(published) = target.is_published().filter(|it| it.generation == generation) else {
+            return;
+        };
+        if let Err(error) = self.inner.try_to_map(rank, id, published) {
+            log::info!("collectives copy {id} of {rank}, since it cannot be mapped: {error}");
+            self.found.maps_nothing.store(true, Ordering::Relaxed);
         }
     }
 
@@ -245,6 +309,8 @@ mod tests {
         for location in [
             Location::Address(0),
             Location::Address(u64::MAX),
+            Location::Unmapped { id: SegmentId(0), generation: 1, address: 0 },
+            Location::Unmapped { id: SegmentId(254), generation: u32::MAX, address: u64::MAX },
             Location::Segment { id: SegmentId(0), generation: 1, offset: 0 },
             Location::Segment { id: SegmentId(254), generation: u32::MAX, offset: u64::MAX },
         ] {

@@ -8,11 +8,14 @@
 
 use super::abort_notice::{Notices, has_few_far};
 use super::arena::Reserved;
+use super::arrivals::ArrivalSlots;
 use super::bundle::{Bundle, Parts, SharedData};
+use super::layout::LINE;
+use super::memory::FoundMemory;
 use super::rings::{Relation, Relations};
 use super::spec::{ChannelSpec, DataSpec, digest};
 use super::status::status_words;
-use super::{Channel, Member, OwnPart};
+use super::{Channel, KnownFailures, Member, OwnPart};
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
@@ -113,7 +116,12 @@ impl Inner {
                 let (start, layout) = (start.wrapping_add(part.bytes_at as usize), part.layout);
                 let notices = (0..ranks.len()).map(|member| layout.received_notice(member));
                 let firsts = [layout.arrival_slot(0), layout.arrival_slot(1), layout.notice()];
-                for offset in firsts.into_iter().chain(notices) {
+                let counts = layout.arrival_counts().map(|counts| [counts, counts + 8]);
+                let of_all = layout.slots_of_all().filter(|_| call.me() == 0);
+                let of_all = of_all.into_iter().flatten().step_by(LINE as usize);
+                let words = firsts.into_iter().chain(notices).chain(of_all);
+                let words = words.chain(counts.into_iter().flatten());
+                for offset in words {
                     let number = start.wrapping_add(offset as usize).cast::<AtomicU64>();
                     // The number of a line or a notice is its first word.
                     // SAFETY: inside of the range, aligned, and nobody else knows it yet.
@@ -405,13 +413,16 @@ impl Inner {
                 member.of_part((part.bytes_at, part.words_at), rings)
             };
             let slots = all.rings.rings_of_remotes(part.rings, relations.remotes());
+            let members: Box<[Member]> =
+                bundle.members.iter().zip(&relations.all).map(moved).collect();
             Channel {
                 inner: Arc::clone(self),
                 group,
                 spec: part.spec,
                 layout: part.layout,
                 me: call.me(),
-                members: bundle.members.iter().zip(&relations.all).map(moved).collect(),
+                arrival_slots: ArrivalSlots::new(&members, &part.layout),
+                members,
                 segment: Arc::clone(&arena.segment),
                 own: OwnPart {
                     start: start + part.bytes_at,
@@ -419,9 +430,11 @@ impl Inner {
                 },
                 bundle: Arc::clone(&bundle),
                 placement,
-                failures_before: failures,
-                harmless_failures: AtomicU64::new(failures),
-                recent: AtomicU64::new(0),
+                known_failures: KnownFailures {
+                    before: failures,
+                    harmless: AtomicU64::new(failures),
+                },
+                found: FoundMemory::default(),
                 notices: Notices::default(),
                 ranks: Arc::clone(&ranks),
             }

@@ -166,10 +166,10 @@ impl Inner {
         })
     }
 
-    /// Maps a segment of `rank` that was published.
+    /// Maps a segment of `rank` that was published. One that is not there any more is forgotten.
     ///
     /// # Errors
-    /// It cannot be opened or mapped, or `rank` has died.
+    /// It cannot be opened or mapped.
     #[cold]
     pub(crate) fn map_published(
         &self,
@@ -177,22 +177,32 @@ impl Inner {
         segment: SegmentId,
         published: &Published,
     ) -> Result<()> {
-        let pid = self.ranks.cards.at(rank).pid();
-        match published.map(segment, pid, self.memory.shape, self.ranks.me) {
-            Ok(Some(target)) => {
-                log::debug!(
-                    "{segment} of {rank} has {} and is mapped at first access",
-                    diagnostics::bytes(published.size)
-                );
-                self.ranks.learn_mapped(rank, segment, target);
-            }
+        if !self.try_to_map(rank, segment, published)? {
             // It was deleted, or its owner's process has ended.
-            Ok(None) => {
-                self.ranks.may_have_ended(rank);
-                self.ranks.forget_target(rank, segment, Some(published.generation));
-            }
-            Err(error) => return Err(error),
+            self.ranks.may_have_ended(rank);
+            self.ranks.forget_target(rank, segment, Some(published.generation));
         }
         Ok(())
+    }
+
+    /// The same, without waiting to hear whether the owner has ended: whether it is there.
+    ///
+    /// # Errors
+    /// As above.
+    #[cold]
+    pub(crate) fn try_to_map(
+        &self,
+        rank: Rank,
+        segment: SegmentId,
+        published: &Published,
+    ) -> Result<bool> {
+        let pid = self.ranks.cards.at(rank).pid();
+        let Some(target) = published.map(segment, pid, self.memory.shape, self.ranks.me)? else {
+            return Ok(false);
+        };
+        let bytes = diagnostics::bytes(published.size);
+        log::debug!("{segment} of {rank} has {bytes} and is mapped at first access");
+        self.ranks.learn_mapped(rank, segment, target);
+        Ok(true)
     }
 }

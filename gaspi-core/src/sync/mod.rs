@@ -5,6 +5,7 @@
 //! Process-wide state exists in one place only, the thread slots of [`epoch`]: they belong to
 //! threads, not to ranks.
 
+pub mod arrival_counts;
 pub mod arrival_slot;
 pub(crate) mod bias;
 pub(crate) mod by_rank;
@@ -51,6 +52,8 @@ pub trait Word64 {
     /// # Errors
     /// The value found, where it is not `current`.
     fn compare_exchange(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64>;
+    /// Adds, and gives what was there before.
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64;
 }
 
 impl Word32 for AtomicU32 {
@@ -89,5 +92,9 @@ impl Word64 for AtomicU64 {
     fn compare_exchange(&self, current: u64, new: u64, order: Ordering) -> Result<u64, u64> {
         // Acquire on failure: the loser reads what the winner published.
         self.compare_exchange(current, new, order, Ordering::Acquire)
+    }
+    #[inline]
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.fetch_add(value, order)
     }
 }

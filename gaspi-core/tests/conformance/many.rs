@@ -96,16 +96,22 @@ fn segments_are_made_by_many() {
 
 const SPEC: ChannelSpec = ChannelSpec { slots: 2, message_bytes: 64, stage_bytes: 64 };
 
-/// Members tell each other by arrivals of channels that they open one after the other.
+/// Members tell each other by arrivals of channels that they open one after the other. Whoever
+/// waits looks again only when it is woken.
 fn arrive_in_channels(rt: &Runtime) {
     for round in 1..=3_u64 {
         let channel = rt.channel_open(GroupId::ALL, SPEC, LIMIT).expect("a channel");
         let me = u64::from(rt.rank().0);
-        channel.arrive(1, round, &[me]);
-        for member in (0..channel.ranks().len()).filter(|member| channel.is_local(*member)) {
-            let arrived = || (channel.poll(member, 1) == Poll::Arrived(round)).then_some(());
-            channel.wait_for(LIMIT.deadline(), arrived).expect("it arrives");
-            assert_eq!(channel.payload(member, 1)[0], member as u64);
+        for sequence in 1..=7 {
+            // Another one each time is the last, and the others sleep.
+            let is_last = (sequence * 6) % channel.ranks().len() as u64 == me;
+            (0..if is_last { 2000 } else { 0 }).for_each(|_| std::thread::yield_now());
+            channel.arrive(sequence, round, &[me + sequence]);
+            for member in (0..channel.ranks().len()).filter(|member| channel.is_local(*member)) {
+                let arrived = || channel.poll(member, sequence) == Poll::Arrived(round);
+                channel.wait_for(LIMIT.deadline(), || arrived().then_some(())).expect("woken");
+                assert_eq!(channel.payload(member, sequence)[0], member as u64 + sequence);
+            }
         }
         assert_eq!(channel.check(), Ok(()));
         meet(rt);

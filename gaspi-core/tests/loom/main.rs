@@ -6,6 +6,7 @@
 //! happens to be right. Every model has twins in which an ordering is weakened or a fence is left
 //! out; loom has to find each of them broken, or the model would prove nothing.
 
+mod arrival_counts;
 mod holder;
 mod in_flight;
 mod lines;

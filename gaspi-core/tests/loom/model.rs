@@ -76,6 +76,9 @@ impl<const HOW: u8> Word64 for W64<HOW> {
         let failure = weaken(Ordering::Acquire, HOW);
         self.0.compare_exchange(current, new, weaken(order, HOW), failure)
     }
+    fn fetch_add(&self, value: u64, order: Ordering) -> u64 {
+        self.0.fetch_add(value, weaken(order, HOW))
+    }
 }
 
 /// Memory handed over: loom objects to every access that is not ordered.

@@ -94,7 +94,7 @@ fn all_are_seen<const HOW: u8>(members: usize) {
 }
 
 /// As many interleavings as fit: of three there are more than anybody can run.
-fn holds_as_far_as_seen(model: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn holds_as_far_as_seen(model: impl Fn() + Send + Sync + 'static) {
     let mut builder = builder();
     builder.max_duration = builder.max_duration.or(Some(std::time::Duration::from_secs(15)));
     builder.check(model);

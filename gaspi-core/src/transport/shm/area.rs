@@ -402,7 +402,7 @@ impl SharedArea {
     }
 
     #[inline]
-    fn light(&self) -> Light {
+    pub(crate) fn light(&self) -> Light {
         if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full }
     }
 
