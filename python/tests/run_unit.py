@@ -7,6 +7,7 @@ chooses tests by parts of their names (`test_command.Options.test_pinning`).
 """
 
 import os
+import signal
 import sys
 import unittest
 
@@ -22,6 +23,8 @@ def flattened(suite):
 
 def main(words):
     """Runs the tests; the exit status."""
+    # A shell has what it starts in the background ignore interrupts, and all that this starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     here = os.path.dirname(os.path.abspath(__file__))
     folder, pattern = os.path.join(here, "unit"), "test*.py"
     if words[:1] == ["--failures"]:
