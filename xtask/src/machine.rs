@@ -123,7 +123,7 @@ pub(crate) fn install(tools: &[Tool]) -> Result<()> {
 }
 
 /// What a run of all stages leaves below the target directory of a fresh clone, in MiB, with some
-/// to spare: without debug information of variables and incremental builds 9 GiB, with them 21.
+/// to spare: without debug information of variables and incremental builds 8 GiB, with them 21.
 const ROOM_MIB: u64 = 12 << 10;
 
 /// Whether the disk has room for a run of all stages.
