@@ -7,9 +7,8 @@
 //! slots ([`crate::sync::arrival_slot`]) and staging exist for members of the same node only.
 //!
 //! Invariants: each word and each arrival slot has one writer, but for counts of arrivals, which
-//! are only added to; a count is published after the bytes
-//! that it counts and read before them; nothing here waits, except [`Runtime::channel_open`] and
-//! `wait_for`.
+//! are only added to; a count is published after the bytes that it counts and read before them;
+//! nothing here waits, except [`Runtime::channel_open`] and `wait_for`.
 
 mod abort_notice;
 mod arena;

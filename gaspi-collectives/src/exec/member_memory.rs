@@ -56,7 +56,8 @@ impl<F: Function> Task<F> {
     pub(super) fn find_peers(&mut self, channel: &Channel, counters: &Counters) -> Result<Stepped> {
         let members = 0..channel.ranks().len();
         let told = |member| BufferLocation::of_words(channel.payload(member, counters.arrivals));
-        for member in members.clone() {
+        let all_mapped = members.clone().all(|member| told(member).are_mapped());
+        for member in members.clone().filter(|_| !all_mapped) {
             let BufferLocation { input, output } = told(member);
             channel.map_unmapped(member, input);
             channel.map_unmapped(member, output);
@@ -65,8 +66,8 @@ impl<F: Function> Task<F> {
         let takes_fallback =
             |member| BufferLocation::takes_fallback(channel.payload(member, counters.arrivals));
         if let Some(FallbackPlan { plan, .. }) = &self.plan.fallback
+            && !all_mapped
             && (!across || members.clone().all(takes_fallback))
-            && !members.clone().all(|member| told(member).are_mapped())
         {
             let plan = Arc::clone(plan);
             if plan.scratch_bytes > self.work.scratch.len() {
