@@ -27,6 +27,8 @@ struct Failures {
     first_failure: String,
     /// To whom requests were lost with their connection, which nobody has been told of.
     lost: Vec<Rank>,
+    /// The same where they have not been counted as failed yet; a rank for each run of them.
+    losing: Vec<Rank>,
     /// How often that has happened at all.
     losses: HashMap<Rank, u64>,
 }
@@ -36,6 +38,14 @@ struct Failures {
 struct Lane {
     in_flight: InFlight<AtomicU64>,
     carrier: LaneCarrier<AtomicU64>,
+}
+
+/// Requests that were lost with their connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Loss {
+    pub(crate) requests: u32,
+    /// Whether [`Queue::mark_losing`] has announced it.
+    pub(crate) was_marked: bool,
 }
 
 /// A request that has been counted.
@@ -331,24 +341,44 @@ impl Queue {
         &self,
         rank: Rank,
         generation: u32,
-        (count, lost): (u32, u32),
+        (count, lost): (u32, Loss),
         reason: &str,
     ) {
         let lane = self.lane(rank);
-        lane.carrier.end(count);
         let mut failures = self.failures();
-        if !self.expects(generation) {
-            return;
-        }
-        if !failures.lost.contains(&rank) {
-            failures.lost.push(rank);
+        let expected = self.expects(generation);
+        if expected {
+            let run = failures.losing.iter().position(|losing| *losing == rank);
+            if let Some(run) = run.filter(|_| lost.was_marked) {
+                failures.losing.swap_remove(run);
+            }
+            if !failures.lost.contains(&rank) {
+                failures.lost.push(rank);
+            }
             // Relaxed: who uses a connection that was made since has been told by the lock on it.
             self.has_lost.store(true, Ordering::Relaxed);
+            *failures.losses.entry(rank).or_default() += 1;
+            self.ever_lost.store(true, Ordering::Relaxed);
+            self.fail_locked(&mut failures, reason, lost.requests);
         }
-        *failures.losses.entry(rank).or_default() += 1;
-        self.ever_lost.store(true, Ordering::Relaxed);
-        self.fail_locked(&mut failures, reason, lost);
-        self.count_off(lane, generation, count);
+        // Behind the mark: the next request may have another carrier from here on.
+        lane.carrier.end(count);
+        if expected {
+            self.count_off(lane, generation, count);
+        }
+    }
+
+    /// Requests of this generation to `rank` are lost, and will be counted off by [`lose`] once:
+    /// from here on nothing arrives that is posted behind them.
+    ///
+    /// [`lose`]: Queue::lose
+    pub(crate) fn mark_losing(&self, rank: Rank, generation: u32) {
+        let mut failures = self.failures();
+        if self.expects(generation) {
+            failures.losing.push(rank);
+            // Relaxed: who posts next holds the lock of the lane that they were lost on.
+            self.has_lost.store(true, Ordering::Relaxed);
+        }
     }
 
     /// How often requests to `rank` were lost: while that stays the same, nothing of a call was.
@@ -365,7 +395,13 @@ impl Queue {
 
     /// Whether requests to `rank` were lost with their connection and have not been purged.
     pub(crate) fn has_lost(&self, rank: Rank) -> bool {
-        self.has_lost.load(Ordering::Relaxed) && self.failures().lost.contains(&rank)
+        self.has_lost.load(Ordering::Relaxed) && self.looks_up_loss(rank)
+    }
+
+    #[cold]
+    fn looks_up_loss(&self, rank: Rank) -> bool {
+        let failures = self.failures();
+        failures.lost.iter().chain(&failures.losing).any(|lost| *lost == rank)
     }
 
     /// Records a request that failed when it was posted.
@@ -419,7 +455,7 @@ impl Queue {
         let failed = std::mem::take(&mut failures.failed);
         let reason = std::mem::take(&mut failures.first_failure);
         failures.lost.clear();
-        self.has_lost.store(false, Ordering::Relaxed);
+        self.has_lost.store(!failures.losing.is_empty(), Ordering::Relaxed);
         self.in_flight.mark_failed(false);
         Some(Err(Error::RequestFailed { queue: id, failed, reason }))
     }

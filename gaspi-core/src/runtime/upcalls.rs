@@ -9,6 +9,7 @@ use crate::control::handlers::Reaction;
 use crate::ids::{QueueId, Rank};
 use crate::os::process;
 use crate::progress::thread::Served;
+use crate::queue::Loss;
 use crate::ranks::Ranks;
 use crate::segment::own::Memory;
 use crate::sync::lane::LaneCarrier;
@@ -54,6 +55,12 @@ impl Upcalls for Inner {
         }
     }
 
+    fn losing(&self, peer: Rank, stream: Stream) {
+        if let Some(queue) = self.queues.get(stream.queue.index()) {
+            queue.mark_losing(peer, stream.generation);
+        }
+    }
+
     /// Requests of a queue have ended.
     fn completed(
         &self,
@@ -67,8 +74,8 @@ impl Upcalls for Inner {
             return;
         }
         let lost = match outcome {
-            Err(RequestFailure::Lost) => Some(count),
-            Err(RequestFailure::LostRun { requests }) => Some(requests),
+            Err(RequestFailure::Lost) => Some(Loss { requests: count, was_marked: false }),
+            Err(RequestFailure::LostRun { requests }) => Some(Loss { requests, was_marked: true }),
             _ => None,
         };
         let failed = outcome.err().map(|failure| match failure {

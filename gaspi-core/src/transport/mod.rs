@@ -60,7 +60,7 @@ pub(crate) const KILLED: i32 = 255;
 pub(crate) enum RequestFailure {
     /// The connection ended before the answer.
     Lost,
-    /// The same of so many requests, of which some were counted together.
+    /// The same of so many requests, of which some were counted together, behind `losing`.
     LostRun { requests: u32 },
     /// The peer says why.
     Refused(String),
@@ -97,6 +97,10 @@ pub(crate) trait Upcalls: Send + Sync {
 
     /// Whether something was lost that a request would arrive behind: it must not arrive either.
     fn is_stale(&self, peer: Rank, behind: Behind) -> bool;
+
+    /// Requests of a stream to `peer` are lost, which is told by one `completed`: from here on
+    /// nothing may arrive that is posted behind them.
+    fn losing(&self, peer: Rank, stream: Stream);
 
     /// So many requests of a stream to `peer` have ended.
     fn completed(

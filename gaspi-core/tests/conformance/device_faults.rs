@@ -203,7 +203,10 @@ fn what_is_posted_behind_a_loss_does_not_arrive_before_that_was_told() {
                 fabric.fail(0, 0, 1, NO_ANSWER);
                 rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
                 soon("its pair is taken down", || {
-                    fails!(rt.notify_waitsome(S0, 0, 1, Timeout::Test), Error::Timeout { .. });
+                    // Every second time the progress thread does that.
+                    if round % 2 == 0 {
+                        fails!(rt.notify_waitsome(S0, 0, 1, Timeout::Test), Error::Timeout { .. });
+                    }
                     rt.pairs().is_some_and(|pairs| pairs.failed == round)
                 });
                 // It is refused, or fails with the other one.

@@ -65,6 +65,8 @@ struct Lost {
     /// As the queue counts.
     count: u32,
     requests: u32,
+    /// Whether the rank knows that it will be told.
+    is_marked: bool,
 }
 
 /// Why a lane's pair is to be taken down.
@@ -94,7 +96,15 @@ impl Ended {
                 last.count += count;
                 last.requests += requests;
             }
-            _ => self.lost.push(Lost { stream, count, requests }),
+            _ => self.lost.push(Lost { stream, count, requests, is_marked: false }),
+        }
+    }
+
+    /// With the lock of the lane that requests were lost on: nothing is posted behind them.
+    pub(super) fn mark(&mut self, up: &dyn Upcalls, peer: Rank) {
+        for lost in self.lost.iter_mut().filter(|lost| !lost.is_marked) {
+            up.losing(peer, lost.stream);
+            lost.is_marked = true;
         }
     }
 
@@ -106,7 +116,7 @@ impl Ended {
         for (stream, count) in self.done.others {
             up.completed(peer, stream, count, Ok(()));
         }
-        for Lost { stream, count, requests } in self.lost {
+        for Lost { stream, count, requests, .. } in self.lost {
             up.completed(peer, stream, count, Err(RequestFailure::LostRun { requests }));
         }
     }

@@ -185,6 +185,7 @@ impl<'a> Verbs<'a> {
             Some(queue) => state.lose_waiting_of(queue, &mut ended),
             None => state.lose_all(lane.queue, &mut ended),
         }
+        ended.mark(self.up, lane.peer);
         drop(state);
         ended.tell(self.up, lane.peer);
     }

@@ -186,6 +186,7 @@ impl Verbs<'_> {
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
         state.lose_all(lane.queue, &mut ended);
+        ended.mark(self.up, lane.peer);
         drop(state);
         // Before the program hears of it, and may ask for more by the stream.
         self.speak(lane);
@@ -238,25 +239,30 @@ impl Verbs<'_> {
             }
         }
         self.show(lane, &state.pairing);
-        if let Some(reason) = state.pairing.refused() {
-            let alone = matches!(lane.queue, ATOMICS | VISIBLE);
-            let (forced, lacks) = (self.table.forced && lane.queue != STREAM, state.lacks_pair());
-            if forced && !alone && lacks && state.has_waiting() {
-                // Whoever looks next has what waits share another pair, or loses it.
-                self.table.has_stalled.store(true, Ordering::Release);
-                self.stream.sets.wakeup.wake();
-            } else if alone || forced {
-                state.lose_all(lane.queue, ended);
-            } else if lane.queue == STREAM && self.table.has_to_carry_messages() {
-                // What has data is an error, which tells why.
-                log::debug!("messages to {} have no pair: {reason}", lane.peer);
-            } else if lacks && self.may_share(lane) {
-                log::debug!("{} to {} has no pair: {reason}", lane.queue, lane.peer);
-            } else if lacks {
-                self.table.warn_of_budget(lane.queue, lane.peer, reason);
-            } else {
-                self.table.warn_of_streams(lane.queue, lane.peer, reason);
-            }
+        self.lose_refused(lane, state, ended);
+        ended.mark(self.up, lane.peer);
+    }
+
+    /// What waits for a pair that there will not be is lost, or goes another way.
+    fn lose_refused(self, lane: &Lane, state: &mut LaneState, ended: &mut Ended) {
+        let Some(reason) = state.pairing.refused() else { return };
+        let alone = matches!(lane.queue, ATOMICS | VISIBLE);
+        let (forced, lacks) = (self.table.forced && lane.queue != STREAM, state.lacks_pair());
+        if forced && !alone && lacks && state.has_waiting() {
+            // Whoever looks next has what waits share another pair, or loses it.
+            self.table.has_stalled.store(true, Ordering::Release);
+            self.stream.sets.wakeup.wake();
+        } else if alone || forced {
+            state.lose_all(lane.queue, ended);
+        } else if lane.queue == STREAM && self.table.has_to_carry_messages() {
+            // What has data is an error, which tells why.
+            log::debug!("messages to {} have no pair: {reason}", lane.peer);
+        } else if lacks && self.may_share(lane) {
+            log::debug!("{} to {} has no pair: {reason}", lane.queue, lane.peer);
+        } else if lacks {
+            self.table.warn_of_budget(lane.queue, lane.peer, reason);
+        } else {
+            self.table.warn_of_streams(lane.queue, lane.peer, reason);
         }
     }
 

@@ -170,6 +170,7 @@ impl<'a> Verbs<'a> {
         let (mut ended, mut state) = (Ended::default(), lane.lock());
         if state.lacks_pair() {
             state.lose_all(lane.queue, &mut ended);
+            ended.mark(self.up, lane.peer);
         }
         drop(state);
         ended.tell(self.up, lane.peer);
