@@ -19,15 +19,17 @@ pub(crate) use target::{Reach, Target, may_copy};
 use crate::diagnostics::{self, CheckState};
 use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
-use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE};
+use crate::os::memory::{self, HUGE_PAGE, Mapping, PAGE, Room};
 use crate::segment::leases::Leases;
 use crate::segment::prepared::PreparedMemory;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sync::{Mutex, MutexGuard};
 use crate::wire::message::Register;
+use crate::wire::shared_layout::ARENA_WORDS;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CStr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// What fresh memory of a segment holds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,8 +42,6 @@ pub enum Init {
 
 /// The segment of each rank that channels lie in: above all ids that a program can have.
 pub(crate) const ARENA: SegmentId = SegmentId(u8::MAX);
-/// Words of its notification space.
-pub(crate) const ARENA_WORDS: u32 = 1 << 20;
 
 /// Ranks of a node that hear of each other's memory by messages, and map it in the call that makes
 /// it. Where there are more, arrivals tell of it, and a segment is mapped at first access.
@@ -164,6 +164,18 @@ impl Control {
     }
 }
 
+/// Header and data of a segment that lies in a part of a mapping.
+fn parts_of(id: SegmentId, size: u64, room: &Room, shape: Shape) -> Result<(Control, Mapping)> {
+    let layout = Layout::new(id, shape);
+    let data_at = layout.data_at(size);
+    if data_at.checked_add(size).is_none_or(|end| end > room.bytes) {
+        let (available, reason) = (room.bytes, "the room for it is shorter".to_owned());
+        return Err(Error::Memory { needed: size, available, reason });
+    }
+    let part = |offset, bytes| Mapping::part(&room.mapping, room.offset + offset, bytes);
+    Ok((Control { mapping: part(0, layout.control_len), layout }, part(data_at, size)))
+}
+
 /// The memory of a peer cannot be mapped.
 fn cannot_map(segment: SegmentId, error: &std::io::Error) -> Error {
     let what = match segment {
@@ -201,7 +213,8 @@ pub(crate) struct Segment {
     /// What this rank's device knows of it.
     pub(crate) prepared: PreparedMemory,
     control: Control,
-    file: OwnedFd,
+    /// Arenas of a node may share one.
+    file: Arc<OwnedFd>,
     data: Data,
     /// Who has been told about it, and has to be told that it is gone.
     pub(crate) registered: Mutex<BTreeSet<Rank>>,
@@ -261,7 +274,7 @@ impl Segment {
             }
             Error::os(format!("mapping {id}"), error)
         };
-        let file = memory::create(FILE_NAME, file_len, false)?;
+        let file = Arc::new(memory::create(FILE_NAME, file_len, false)?);
         let mapping = Mapping::new(file.as_fd(), 0, layout.control_len)
             .map_err(|error| out_of_memory(&error))?;
         let data = match bound {
@@ -280,8 +293,18 @@ impl Segment {
             mapping.populate().map_err(|error| out_of_memory(&error))?;
         }
         let control = Control { mapping, layout };
+        Ok(Segment::of((id, generation, size), control, file, data))
+    }
+
+    /// A segment of these parts, which exists from now on.
+    fn of(
+        (id, generation, size): (SegmentId, u32, u64),
+        control: Control,
+        file: Arc<OwnedFd>,
+        data: Data,
+    ) -> Segment {
         control.alive().store(ALIVE, Ordering::Release);
-        Ok(Segment {
+        Segment {
             start: match &data {
                 Data::Mapped { mapping, .. } => mapping.as_ptr(),
                 Data::Bound(pointer) => *pointer,
@@ -298,7 +321,22 @@ impl Segment {
             answered: Mutex::default(),
             accepts: Mutex::new(true),
             leases: Leases::default(),
-        })
+        }
+    }
+
+    /// A segment of `size` bytes in memory that is mapped, zeroed and nobody else's.
+    ///
+    /// # Errors
+    /// There is not so much.
+    pub(crate) fn in_room(
+        id: SegmentId,
+        (generation, size): (u32, u64),
+        room: &Room,
+        shape: Shape,
+    ) -> Result<Segment> {
+        let (control, mapping) = parts_of(id, size, room, shape)?;
+        let data = Data::Mapped { mapping, file: None };
+        Ok(Segment::of((id, generation, size), control, Arc::clone(&room.file), data))
     }
 
     /// A segment with memory of its own.
@@ -444,4 +482,42 @@ fn huge(size: u64) -> Option<(Mapping, OwnedFd)> {
     let file = memory::create(FILE_NAME, size.next_multiple_of(HUGE_PAGE), true).ok()?;
     let mapping = Mapping::huge(file.as_fd(), size.next_multiple_of(HUGE_PAGE)).ok()?;
     Some((mapping, file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::shared_layout::{ARENA_BYTES, SharedLayout};
+
+    fn room(bytes: u64) -> Room {
+        let fd = memory::create(c"test", bytes, false).unwrap();
+        let mapping = Arc::new(Mapping::new(fd.as_fd(), 0, bytes).unwrap());
+        Room { file: Arc::new(fd), mapping, offset: 0, bytes }
+    }
+
+    #[test]
+    fn the_layout_of_the_area_has_room_for_an_arena() {
+        for ranks in [1, 17, 4096, 65_535] {
+            let shape = Shape { ranks, notifications: 16 };
+            let data_at = Layout::new(ARENA, shape).data_at(ARENA_BYTES);
+            let room = SharedLayout::new(ranks, 1).arena_bytes();
+            assert!(data_at + ARENA_BYTES <= room, "{ranks} ranks");
+        }
+    }
+
+    #[test]
+    fn a_segment_in_room_that_is_shared_is_reached_by_its_peers() {
+        let shape = Shape { ranks: 2, notifications: 16 };
+        let bytes = Layout::new(ARENA, shape).data_at(PAGE) + PAGE;
+        let room = room(bytes);
+        let own = Segment::in_room(ARENA, (7, PAGE), &room, shape).unwrap();
+        let seen = Target::in_room(ARENA, (7, PAGE), &room, shape).unwrap();
+        assert!(seen.alive() && seen.mapped() == PAGE && seen.generation == 7);
+        assert_eq!(seen.start(8), own.pointer().wrapping_add(8));
+        own.notification(5).store(3, Ordering::Relaxed);
+        assert_eq!(seen.notification(5).load(Ordering::Relaxed), 3);
+        own.end();
+        assert!(!seen.alive());
+        assert!(Segment::in_room(ARENA, (8, PAGE + 1), &room, shape).is_err());
+    }
 }

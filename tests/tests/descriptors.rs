@@ -183,6 +183,29 @@ fn a_commit_without_descriptors_says_so_at_once() -> Result<()> {
     Ok(())
 }
 
+/// A rank that may not map the arenas of all in one piece: all map them one by one.
+#[test]
+fn a_rank_with_few_addresses_takes_part_in_collectives() -> Result<()> {
+    const MANY: usize = 20;
+    // 20 arenas have 80 GiB; a quarter of the addresses may be theirs.
+    for (limit, files) in [("unlimited", 0), ("200000000", MANY)] {
+        let script = format!("test \"$GASPI_RANK\" = {POOR} && ulimit -v {limit}; exec \"$@\"");
+        let outcome = Job::launched(MANY as u32, &PathBuf::from("sh"))?
+            .args(["-c", &script, "sh"])
+            .arg(starved())
+            .arg("sum")
+            .limit(Duration::from_secs(60))
+            .run()?
+            .success()?;
+        let summed = lines(&outcome, "summed ");
+        let mapped = |line: &&&str| line.ends_with(&format!(" {files}"));
+        if summed.len() != MANY || summed.iter().filter(mapped).count() != MANY {
+            return Err(outcome.failure(&format!("{files} files of arenas on each rank")));
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_rank_without_descriptors_says_why_it_turns_others_away() -> Result<()> {
     expect_reasons(&starve(32, "shm", "register", "5")?, "5")

@@ -26,17 +26,17 @@ use crate::config::CHANNELS;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, NotificationId, Rank};
 use crate::segment::prepared::Prepared;
-use crate::segment::{ARENA, ARENA_WORDS, Segment, Target};
+use crate::segment::{ARENA, Segment, Target};
 use crate::sync::by_rank::ByRank;
 use crate::sync::{AtomicU64, Mutex, Ordering, slots};
 use crate::wire::message::{MemoryKey, Put, RemoteAddress, Stream};
+use crate::wire::shared_layout::ARENA_WORDS;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Bytes of address space for an arena, and how few are enough where address space is limited.
-const ARENA_BYTES: u64 = 4 << 30;
+/// Bytes of address space that are enough for an arena where that is limited.
 const ARENA_BYTES_MIN: u64 = 64 << 20;
 /// Freed ranges from this size on give their memory back.
 const RELEASE_BYTES: u64 = 1 << 20;

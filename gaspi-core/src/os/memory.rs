@@ -13,6 +13,7 @@ use rustix::fs::{self, MemfdFlags, SealFlags};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// Alignment of mappings: the largest page of the machines that Linux runs on.
 pub const PAGE: u64 = 65536;
@@ -101,6 +102,8 @@ pub fn check_sealed(fd: BorrowedFd<'_>, size: u64) -> Result<()> {
 pub struct Mapping {
     address: *mut u8,
     len: usize,
+    /// The mapping that it is a part of, which unmaps it.
+    whole: Option<Arc<Mapping>>,
 }
 
 // SAFETY: a mapping is an address range that belongs to the process; what is in it is only reached
@@ -159,7 +162,7 @@ impl Mapping {
             // SAFETY: the range is mapped; the advice changes no contents and may be refused.
             unsafe { libc::madvise(mapped, len, libc::MADV_HUGEPAGE) };
         }
-        Ok(Mapping { address: mapped.cast(), len })
+        Ok(Mapping { address: mapped.cast(), len, whole: None })
     }
 
     /// Maps reserved huge pages, which the kernel aligns itself.
@@ -176,7 +179,18 @@ impl Mapping {
         if mapped == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Mapping { address: mapped.cast(), len })
+        Ok(Mapping { address: mapped.cast(), len, whole: None })
+    }
+
+    /// A part of another mapping, which stays mapped as long.
+    ///
+    /// # Panics
+    /// The other one does not have these bytes.
+    pub fn part(whole: &Arc<Mapping>, offset: u64, len: u64) -> Mapping {
+        let end = offset.checked_add(len);
+        assert!(end.is_some_and(|end| end <= whole.len as u64), "a part of the mapping");
+        let address = whole.address.wrapping_add(offset as usize);
+        Mapping { address, len: len as usize, whole: Some(Arc::clone(whole)) }
     }
 
     /// First byte.
@@ -219,9 +233,26 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by `new` and nothing uses it any more.
+        if self.whole.is_some() {
+            return;
+        }
+        // SAFETY: the range was mapped by `new`, and neither anything nor a part of it is used any
+        // more.
         unsafe { libc::munmap(self.address.cast(), self.len.next_multiple_of(PAGE as usize)) };
     }
+}
+
+/// Memory for a segment in a file that it shares with others.
+#[derive(Debug)]
+pub struct Room {
+    /// The file.
+    pub file: Arc<OwnedFd>,
+    /// A mapping of the file that has it.
+    pub mapping: Arc<Mapping>,
+    /// Where it begins there.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: u64,
 }
 
 #[cfg(test)]
@@ -249,6 +280,20 @@ mod tests {
         let fd = create(c"test", 4 << 20, false).expect("memory file");
         let mapping = Mapping::new(fd.as_fd(), 0, 3 << 20).expect("mapping");
         assert_eq!(mapping.as_ptr() as u64 % HUGE_PAGE, 0);
+    }
+
+    #[test]
+    fn a_part_keeps_the_whole_mapped() {
+        let fd = create(c"test", 4 * PAGE, false).expect("memory file");
+        let whole = Arc::new(Mapping::new(fd.as_fd(), PAGE, 3 * PAGE).expect("mapping"));
+        let part = Mapping::part(&whole, PAGE, PAGE);
+        let again = Mapping::new(fd.as_fd(), 2 * PAGE, PAGE).expect("mapping");
+        drop(Mapping::part(&whole, PAGE, 2 * PAGE));
+        drop(whole);
+        // SAFETY: both are mapped, and nobody else knows this memory.
+        unsafe { part.as_ptr().write_volatile(7) };
+        // SAFETY: the page that was written, in a mapping of its own.
+        assert_eq!(unsafe { again.as_ptr().read_volatile() }, 7);
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! Segments of any rank as this rank reaches them.
 
 use super::published::Published;
-use super::{ALIVE, Control, DELETED, Segment, Shape};
+use super::{ALIVE, Control, DELETED, Segment, Shape, parts_of};
 use crate::error::{Error, Result};
-use crate::ids::Rank;
+use crate::ids::{Rank, SegmentId};
 use crate::os::cross_memory;
-use crate::os::memory::Mapping;
+use crate::os::memory::{Mapping, Room};
 use crate::sync::{AtomicU32, Ordering};
 use crate::wire::message::{MemoryKey, Register};
 use std::os::fd::OwnedFd;
@@ -118,6 +118,21 @@ impl Target {
         }
         let reach = probe(register, pid);
         Ok(Target::imported(control, None, reach, size, generation))
+    }
+
+    /// A segment of `size` bytes of a peer, in memory that is mapped here too. Nothing is looked
+    /// at: it exists, since its owner has told of it.
+    ///
+    /// # Errors
+    /// It would be longer than that.
+    pub(crate) fn in_room(
+        segment: SegmentId,
+        (generation, size): (u32, u64),
+        room: &Room,
+        shape: Shape,
+    ) -> Result<Target> {
+        let (control, data) = parts_of(segment, size, room, shape)?;
+        Ok(Target::imported(control, Some(data), Reach::Mapped, size, generation))
     }
 
     pub(super) fn imported(

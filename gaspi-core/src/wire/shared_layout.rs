@@ -17,16 +17,17 @@
 //! passive outbox   p * 64 * 65536         by sender
 //! staging          p * g * 2 * 16384
 //! lines            p * g * 2 * min(n, 64) * 2048
+//! arenas           p * 4102 MiB or more   behind the rest for p = n
 //! ```
 //!
 //! What comes first lies there by rank: fast paths look at it, and tools, which do not know who is
 //! of the node. It takes 12 KiB of addresses for each rank of the job, with 32 groups. The rest,
 //! 13 MiB for a rank, lies there by [`Place`]: by the number of a rank among those of its node. The
 //! file may be larger than a layout: where it is made it is not always known how many ranks of the
-//! node there will be.
+//! node there will be. It may also end before the arenas, which are then files of their own.
 
 use crate::ids::Rank;
-use crate::os::memory::PAGE;
+use crate::os::memory::{HUGE_PAGE, PAGE};
 
 /// Bytes of the control page of a rank.
 pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
@@ -57,6 +58,11 @@ pub(crate) const fn lines_bytes(ranks: usize) -> usize {
 pub(crate) const OUTBOX_BUFFERS: usize = 64;
 /// Bytes of one of them; at least passive_transfer_size_max.
 pub(crate) const OUTBOX_BYTES: usize = 65536;
+
+/// Bytes of the data of an arena, where channels lie, if there are addresses for all of the node.
+pub(crate) const ARENA_BYTES: u64 = 4 << 30;
+/// Words of its notification space.
+pub(crate) const ARENA_WORDS: u32 = 1 << 20;
 
 /// The number of a rank among those of its node, in the order of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -96,6 +102,22 @@ impl SharedLayout {
     pub(crate) fn bytes(self) -> u64 {
         let lines = self.locals * self.groups * 2 * self.lines_bytes();
         (self.all_lines() + lines).next_multiple_of(PAGE)
+    }
+
+    /// The size of all, with room for the arenas of the node's ranks.
+    pub(crate) fn bytes_with_arenas(self) -> u64 {
+        self.arenas() + self.locals * self.arena_bytes()
+    }
+
+    /// Where the arenas begin, however many ranks the node has.
+    pub(crate) fn arenas(self) -> u64 {
+        self.of_node(self.ranks()).bytes().next_multiple_of(HUGE_PAGE)
+    }
+
+    /// Bytes of an arena: its header, its notification space and its data, as a segment has them.
+    pub(crate) fn arena_bytes(self) -> u64 {
+        let header = (64 + self.ranks * 4).next_multiple_of(64);
+        (header + u64::from(ARENA_WORDS) * 4).next_multiple_of(HUGE_PAGE) + ARENA_BYTES
     }
 
     #[inline]
@@ -257,6 +279,18 @@ mod tests {
         assert_eq!(node.mark(Rank(7), 3), job.mark(Rank(7), 3));
         let last = node.lines(Place(63), 31, 1) + node.lines_bytes();
         assert!(last <= node.bytes());
+    }
+
+    #[test]
+    fn arenas_lie_behind_the_area_of_the_largest_node() {
+        let job = SharedLayout::new(70, 3);
+        for locals in [1, 17, 70] {
+            let node = job.of_node(locals);
+            assert_eq!(node.arenas(), job.bytes().next_multiple_of(2 << 20));
+            // 4 GiB, 4 MiB of words and a header.
+            let each = (4 << 30) + (6 << 20);
+            assert_eq!(node.bytes_with_arenas(), node.arenas() + u64::from(locals) * each);
+        }
     }
 
     #[test]

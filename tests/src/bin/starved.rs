@@ -6,11 +6,14 @@
 //!   but 0) opens files until there is no descriptor left, and all make a segment together, or
 //!   commit a group, or each other rank registers a segment with RANK. Prints how each call ended,
 //!   and after how many milliseconds.
+//! - `sum`: joins, adds up what all tell by a collective of the library, twice, and prints how many
+//!   memory files of arenas it has mapped.
 
 use std::fs::File;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use gaspi::collectives::{Operation, TypedRequest, prepare};
 use gaspi::{Config, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
 
 /// A guard: far above what any of this may take.
@@ -26,9 +29,10 @@ fn main() -> ExitCode {
             println!("joined {rank}");
             rt.term(GUARD)
         }),
+        ["sum"] => sum(&rank),
         [call, who] => starve(call, who),
         _ => {
-            eprintln!("usage: starved init | segment|commit|register RANK|all|rest");
+            eprintln!("usage: starved init | sum | segment|commit|register RANK|all|rest");
             return ExitCode::from(2);
         }
     };
@@ -43,6 +47,37 @@ fn main() -> ExitCode {
 
 fn join() -> gaspi::Result<Runtime> {
     PendingInit::new(Job::from_environment()?, Config::default())?.wait(GUARD)
+}
+
+/// Mappings of segments that are longer than any of a program here.
+fn arenas_mapped() -> std::io::Result<usize> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let is_arena = |line: &&str| {
+        let range = line.split([' ', '-']).take(2).map(|end| u64::from_str_radix(end, 16));
+        let ends: Vec<u64> = range.flatten().collect();
+        line.contains("memfd:gaspi-segment") && ends[1] - ends[0] >= 64 << 20
+    };
+    Ok(maps.lines().filter(is_arena).count())
+}
+
+fn sum(rank: &str) -> gaspi::Result<()> {
+    let rt = join()?;
+    let mine: Vec<u64> = (0..1000).map(|index| index + u64::from(rt.rank().0)).collect();
+    let ranks = u64::from(rt.size());
+    let request = TypedRequest::allreduce(Operation::Sum, mine, vec![0; 1000]);
+    let mut request = prepare(&rt, GroupId::ALL, request, GUARD)?;
+    for _ in 0..2 {
+        let sums = request.run(GUARD)?;
+        let right =
+            |(index, sum): (usize, &u64)| *sum == ranks * index as u64 + ranks * (ranks - 1) / 2;
+        assert!(sums.iter().enumerate().all(right), "wrong sums");
+    }
+    drop(request);
+    let files = arenas_mapped().expect("the mappings of this process");
+    println!("summed {rank} {files}");
+    // Those of ranks that have left may be mapped no more.
+    rt.barrier(GroupId::ALL, GUARD)?;
+    rt.term(GUARD)
 }
 
 fn commit(rt: &Runtime) -> gaspi::Result<()> {

@@ -1,6 +1,6 @@
 //! Arenas: made when a channel needs room, described to peers, learned from them.
 
-use super::{ARENA_BYTES, ARENA_BYTES_MIN, Arena, Known, Reserved, View};
+use super::{ARENA_BYTES_MIN, Arena, Known, Reserved, View};
 use crate::config::CHANNELS;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
@@ -10,6 +10,7 @@ use crate::segment::{ARENA, Init, Segment, Target, may_copy};
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::liveness;
 use crate::wire::message::{Register, Stream};
+use crate::wire::shared_layout::ARENA_BYTES;
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -48,22 +49,25 @@ impl Inner {
         if let Some(arena) = self.channels.arena() {
             return Ok(arena);
         }
-        let mut size = self.arena_bytes();
-        let segment = loop {
-            match Segment::new(
-                ARENA,
-                self.memory.generation(),
-                size,
-                Init::Uninitialized,
-                self.memory.shape,
-            ) {
-                Err(Error::Memory { .. }) if size > ARENA_BYTES_MIN => size /= 2,
-                made => break made?,
-            }
-        };
+        let segment = self.make_arena_memory()?;
         let arena = self.channels.arena.get_or_init(|| Arena::new(segment));
         self.memory.set_arena(&arena.segment);
         Ok(arena)
+    }
+
+    /// A part of the memory for all arenas of the node, or memory of its own.
+    fn make_arena_memory(&self) -> Result<Segment> {
+        let (generation, shape) = (self.memory.generation(), self.memory.shape);
+        if let Some(room) = self.ranks.area.arena_room(self.ranks.me)? {
+            return Segment::in_room(ARENA, (generation, ARENA_BYTES), &room, shape);
+        }
+        let mut size = self.arena_bytes();
+        loop {
+            match Segment::new(ARENA, generation, size, Init::Uninitialized, shape) {
+                Err(Error::Memory { .. }) if size > ARENA_BYTES_MIN => size /= 2,
+                made => return made,
+            }
+        }
     }
 
     /// As much as address space allows, of which every rank of the node maps all arenas.
@@ -115,9 +119,17 @@ impl Inner {
         if !self.endpoint(peer).capabilities().maps_memory {
             return Err("arenas of other nodes are not mapped".to_owned());
         }
-        let pid = self.ranks.cards.at(peer).pid();
-        let target = Target::import(register, pid, descriptors, self.memory.shape)
-            .map_err(|error| error.to_string())?;
+        let shape = self.memory.shape;
+        let target = match self.ranks.area.arena_room(peer) {
+            Ok(Some(room)) => {
+                Target::in_room(ARENA, (register.generation, register.size), &room, shape)
+            }
+            Ok(None) => {
+                Target::import(register, self.ranks.cards.at(peer).pid(), descriptors, shape)
+            }
+            Err(error) => Err(error),
+        };
+        let target = target.map_err(|error| error.to_string())?;
         let copies = self.learn_arena(peer, target, (register.nonce_address, register.nonce));
         Ok(copies.into())
     }

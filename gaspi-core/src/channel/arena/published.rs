@@ -1,6 +1,6 @@
-//! Arenas on nodes of many ranks: a step of the group tells where they are, and each member maps
-//! those of its node by their owners' descriptors. No message is sent for that, and no connection
-//! made.
+//! Arenas on nodes of many ranks: a step of the group tells of them. Each member finds those of its
+//! node in the memory that all have mapped, or else maps them by their owners' descriptors. No
+//! message is sent for that, and no connection made.
 //!
 //! Members of a node of few ranks register their arenas with each other, and so do those that may
 //! not open each other's descriptors. All members of a group take the step alike.
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::ids::Rank;
 use crate::runtime::Inner;
 use crate::segment::published::Published;
-use crate::segment::{ARENA, MAPPED_AT_ONCE};
+use crate::segment::{ARENA, MAPPED_AT_ONCE, Target};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::liveness;
 use std::collections::HashMap;
@@ -100,6 +100,12 @@ impl Inner {
     fn map_arena(&self, rank: Rank, published: &Published, nonce: (u64, u64)) -> Result<()> {
         let known = self.channels.view(rank);
         if known.is_some_and(|view| view.target.generation == published.generation) {
+            return Ok(());
+        }
+        if let Some(room) = self.ranks.area.arena_room(rank)? {
+            let (generation, size) = (published.generation, published.size);
+            let target = Target::in_room(ARENA, (generation, size), &room, self.memory.shape)?;
+            self.learn_arena(rank, target, nonce);
             return Ok(());
         }
         let pid = self.ranks.cards.at(rank).pid();

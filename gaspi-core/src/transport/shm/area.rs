@@ -17,6 +17,7 @@ use crate::sync::arrival_slot::ArrivalSlot;
 use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use crate::transport::shm::area::arenas::Arenas;
 use crate::transport::shm::job_label::JobLabel;
 use crate::transport::shm::pairs::PairWords;
 use crate::transport::shm::wakeup::WakeupSockets;
@@ -85,6 +86,8 @@ struct ControlPage {
     wakeup: WakeupWords,
     notes: [Note; NOTES],
     pairs: PairWords,
+    /// Whether this rank can map the arenas behind the area; valid once joined.
+    maps_arenas: AtomicU32,
 }
 
 /// No number of a call.
@@ -150,6 +153,8 @@ pub(crate) struct SharedArea {
     wakeup_sockets: Option<WakeupSockets>,
     /// Set once every process of the node has said that it can use membarrier.
     membarrier: AtomicBool,
+    /// Where arenas may lie behind the area.
+    arenas: Option<Arenas>,
     /// By which tools find this process.
     _label: Option<JobLabel>,
 }
@@ -176,6 +181,7 @@ impl SharedArea {
         let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
         let membarrier = AtomicBool::new(false);
         let (liveness, deaths) = (layout.liveness(), layout.deaths());
+        let arenas = Arenas::behind(fd, layout, locals.len());
         Ok(SharedArea {
             mapping,
             layout,
@@ -187,6 +193,7 @@ impl SharedArea {
             left,
             wakeup_sockets: None,
             membarrier,
+            arenas,
             _label: None,
         })
     }
@@ -286,6 +293,7 @@ impl SharedArea {
         let page = self.page(self.own);
         page.membarrier.store(membarrier::register_global().into(), Ordering::Relaxed);
         page.descriptor_domain.store(process::descriptor_domain(), Ordering::Relaxed);
+        self.show_arenas();
         // Release: pairs with the Acquire in `liveness`.
         self.liveness_word(self.own).store(liveness::JOINED, Ordering::Release);
         self.wake_all();
@@ -471,6 +479,7 @@ impl SharedArea {
     }
 }
 
+mod arenas;
 mod buffers;
 mod marks;
 pub(crate) use marks::WatchSteps;

@@ -23,9 +23,10 @@ pub(super) struct Areas {
     pub(super) keys: HashMap<Rank, AreaKey>,
 }
 
-/// A shared area of this layout.
+/// A shared area of this layout. Where no file may be so large it ends before the arenas.
 pub(in crate::bootstrap::exchange) fn create(layout: SharedLayout) -> Result<OwnedFd> {
-    memory::create(c"gaspi-node", layout.bytes(), false)
+    let create = |bytes| memory::create(c"gaspi-node", bytes, false);
+    create(layout.bytes_with_arenas()).or_else(|_| create(layout.bytes()))
 }
 
 /// The cards of all ranks, of which these bytes are the image.

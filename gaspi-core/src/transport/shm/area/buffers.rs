@@ -7,7 +7,7 @@ use crate::wire::shared_layout::Place;
 impl SharedArea {
     /// The number of `rank` among those of this node.
     #[inline]
-    fn place(&self, rank: Rank) -> Place {
+    pub(super) fn place(&self, rank: Rank) -> Place {
         let after_first = u32::from(rank.0).wrapping_sub(u32::from(self.locals[0].0));
         if self.are_neighbours {
             return Place(after_first);

@@ -1,4 +1,4 @@
-//! What a death does to those who sleep.
+//! What a death does to those who sleep, and where arenas lie.
 
 use super::*;
 
@@ -28,4 +28,46 @@ fn each_death_is_news_before_and_after_it_shows() {
     assert!(news >= 2 && !area.all_live());
     assert!(area.mark_dead(Rank(2)));
     assert!(area.death_news() >= news + 2);
+}
+
+const MANY: u32 = 17;
+
+/// The areas of the ranks of a node that have joined, in a file of so many bytes; those from `able`
+/// on cannot map all arenas.
+fn joined(bytes: u64, able: u32) -> Vec<SharedArea> {
+    let fd = memory::create(c"gaspi-node", bytes, false).unwrap();
+    let locals: Box<[Rank]> = (0..MANY as u16).map(Rank).collect();
+    let map = |rank: &Rank| SharedArea::map(&fd, MANY, 1, *rank, locals.clone()).unwrap();
+    let mut areas: Vec<SharedArea> = locals.iter().map(map).collect();
+    areas.iter_mut().skip(able as usize).for_each(|area| area.arenas = None);
+    areas.iter().for_each(SharedArea::join);
+    areas
+}
+
+#[test]
+fn arenas_of_many_ranks_lie_behind_the_area() {
+    let layout = SharedLayout::new(MANY, 1);
+    let areas = joined(layout.bytes_with_arenas(), MANY);
+    for rank in (0..MANY as u16).map(Rank) {
+        let at = |area: &SharedArea| {
+            let room = area.arena_room(rank).unwrap().expect("room");
+            assert_eq!(room.bytes, layout.arena_bytes());
+            room.mapping.as_ptr().wrapping_add(room.offset as usize).cast::<u16>()
+        };
+        let (own, other) = (at(&areas[rank.index()]), at(&areas[3]));
+        // SAFETY: the room of an arena that nobody uses, mapped as long as the areas are.
+        unsafe { own.write_volatile(rank.0 + 1) };
+        // SAFETY: the same room in the mapping of another rank.
+        assert_eq!(unsafe { other.read_volatile() }, rank.0 + 1);
+    }
+}
+
+#[test]
+fn arenas_are_files_of_their_own_unless_all_can_map_them() {
+    let layout = SharedLayout::new(MANY, 1);
+    let has_room = |area: &SharedArea| area.arena_room(Rank(1)).unwrap().is_some();
+    let last = joined(layout.bytes_with_arenas(), MANY - 1);
+    assert!(!last.iter().any(has_room), "one rank cannot map so much");
+    let short = joined(layout.bytes_with_arenas() - 4096, MANY);
+    assert!(!short.iter().any(has_room), "the file ends before the last arena");
 }

@@ -1,0 +1,88 @@
+//! The arenas of a node of many ranks, which lie behind one another in the file of the shared area:
+//! a rank maps all of them by one call, and learns of one more without any.
+//!
+//! All ranks of the node do that, or none: who cannot map so much says so when it joins. A rank
+//! that has left or died leaves its part to the file, which goes with the last mapping.
+
+use super::SharedArea;
+use crate::error::{Error, Result};
+use crate::ids::Rank;
+use crate::os::limits::{self, Resource};
+use crate::os::memory::{Mapping, Room, check_sealed};
+use crate::sync::Ordering;
+use crate::wire::shared_layout::SharedLayout;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+
+/// Ranks of a node up to which arenas are files of their own, which cost few mappings then and go
+/// with their ranks.
+const FILES_OF_THEIR_OWN: usize = 16;
+/// Bytes of addresses that a process has on the machines with the fewest, of which most are free.
+const ADDRESSES: u64 = 1 << 46;
+
+/// The file of the arenas, and where it is mapped once that is needed.
+#[derive(Debug)]
+pub(super) struct Arenas {
+    file: Arc<OwnedFd>,
+    mapping: OnceLock<Arc<Mapping>>,
+    is_used: OnceLock<bool>,
+}
+
+impl Arenas {
+    /// Those behind an area of this layout, if there is room for them in its file and in the
+    /// addresses of this process.
+    pub(super) fn behind(area: &OwnedFd, layout: SharedLayout, locals: usize) -> Option<Arenas> {
+        let end = layout.bytes_with_arenas();
+        let bytes = end - layout.arenas();
+        let addresses = limits::allowed(Resource::AddressSpace).map_or(ADDRESSES, |most| most / 4);
+        let fits = bytes <= addresses && check_sealed(area.as_fd(), end).is_ok();
+        if locals <= FILES_OF_THEIR_OWN || !fits {
+            return None;
+        }
+        let file = Arc::new(area.try_clone().ok()?);
+        Some(Arenas { file, mapping: OnceLock::new(), is_used: OnceLock::new() })
+    }
+}
+
+impl SharedArea {
+    /// The memory for the arena of `rank` of this node, where arenas lie in the file of the area.
+    /// Once all have joined.
+    ///
+    /// # Errors
+    /// The arenas cannot be mapped.
+    pub(crate) fn arena_room(&self, rank: Rank) -> Result<Option<Room>> {
+        let Some(arenas) = &self.arenas else { return Ok(None) };
+        let maps = |rank: &Rank| self.page(*rank).maps_arenas.load(Ordering::Relaxed) == 1;
+        if !arenas.is_used.get_or_init(|| self.locals.iter().all(maps)) {
+            return Ok(None);
+        }
+        let at = self.layout.arenas();
+        let mapping = match arenas.mapping.get() {
+            Some(mapping) => mapping,
+            None => {
+                let bytes = self.layout.bytes_with_arenas() - at;
+                let mapped = Mapping::new(arenas.file.as_fd(), at, bytes)
+                    .map_err(|error| cannot_map(bytes, &error))?;
+                // Where another thread has been here too its mapping is used.
+                arenas.mapping.get_or_init(|| Arc::new(mapped))
+            }
+        };
+        let bytes = self.layout.arena_bytes();
+        let offset = u64::from(self.place(rank).0) * bytes;
+        let (file, mapping) = (Arc::clone(&arenas.file), Arc::clone(mapping));
+        Ok(Some(Room { file, mapping, offset, bytes }))
+    }
+
+    /// Whether this rank can map the arenas of the node.
+    pub(super) fn show_arenas(&self) {
+        let maps = self.arenas.is_some();
+        self.page(self.own).maps_arenas.store(maps.into(), Ordering::Relaxed);
+    }
+}
+
+fn cannot_map(bytes: u64, error: &io::Error) -> Error {
+    let reason = format!("{error}; see ulimit -v");
+    let what = format!("mapping {bytes} bytes for messages of collectives of the node's ranks");
+    Error::System { call: what, reason }
+}
