@@ -144,7 +144,12 @@ impl Control {
         };
         let len = len.ok_or_else(too_large)?;
         memory::check_sealed(file.as_fd(), at.checked_add(len).ok_or_else(too_large)?)?;
-        Mapping::new(file.as_fd(), at, len).map_err(|error| cannot_map(segment, &error))
+        let mapping =
+            Mapping::new(file.as_fd(), at, len).map_err(|error| cannot_map(segment, &error))?;
+        if segment == ARENA {
+            mapping.keep_from_core_dumps();
+        }
+        Ok(mapping)
     }
 
     /// Whether its owner has not ended it.
@@ -291,6 +296,9 @@ impl Segment {
         };
         if let (Data::Mapped { mapping, .. }, Init::Zeroed) = (&data, init) {
             mapping.populate().map_err(|error| out_of_memory(&error))?;
+        }
+        if let (ARENA, Data::Mapped { mapping, .. }) = (id, &data) {
+            mapping.keep_from_core_dumps();
         }
         let control = Control { mapping, layout };
         Ok(Segment::of((id, generation, size), control, file, data))

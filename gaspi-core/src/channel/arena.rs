@@ -160,6 +160,8 @@ pub(crate) struct Channels {
     making: Mutex<()>,
     /// By rank.
     views: ByRank<Mutex<Option<Known>>>,
+    /// How many bundles and ranges of this rank's arena there are that the program may use.
+    uses: AtomicU64,
     /// Ranges of channels that are being opened.
     opening: Mutex<HashMap<GroupId, Closing>>,
     /// The number of requests that have failed for certain, and the last failures by rank.
@@ -179,6 +181,7 @@ impl Channels {
             arena: OnceLock::new(),
             making: Mutex::default(),
             views: ByRank::new(ranks),
+            uses: AtomicU64::new(0),
             opening: Mutex::default(),
             failures: AtomicU64::new(0),
             last: Mutex::default(),
@@ -192,6 +195,12 @@ impl Channels {
     /// This rank's arena, once there is one.
     pub(crate) fn arena(&self) -> Option<&Arena> {
         self.arena.get()
+    }
+
+    /// Whether this rank uses arenas, its own or others.
+    pub(crate) fn has_uses(&self) -> bool {
+        // Acquire: pairs with the AcqRel in `end_use`.
+        self.uses.load(Ordering::Acquire) > 0
     }
 
     /// `peer` has closed its end that it had lent under this number.

@@ -57,6 +57,7 @@ impl Drop for ArenaMemory {
         if let Some(arena) = self.inner.channels.arena() {
             arena.free(self.reserved.clone());
         }
+        self.inner.end_use();
     }
 }
 
@@ -73,6 +74,7 @@ impl Runtime {
         let reserved = inner.reserve(pages, 0)?;
         let segment = inner.channels.arena().map(|arena| arena.segment.pointer());
         let start = segment.ok_or(Error::NotInitialised)?;
+        inner.begin_use();
         let pointer = start.wrapping_add(reserved.bytes.start as usize);
         Ok(ArenaMemory { inner, reserved, pointer, still_used: false })
     }

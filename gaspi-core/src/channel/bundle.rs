@@ -144,6 +144,12 @@ pub(super) struct Bundle {
 }
 
 impl Bundle {
+    /// For its channels, and counted as long as there are any.
+    pub(super) fn share(self) -> Arc<Bundle> {
+        self.inner.begin_use();
+        Arc::new(self)
+    }
+
     /// The word in which a member says that it has closed its end.
     fn own_word(&self, of: usize) -> u32 {
         self.members[self.me].words + self.layout.closed(of)
@@ -185,7 +191,7 @@ impl Bundle {
             inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
             return;
         }
-        if inner.check_open().is_err() || !self.is_in_touch(member) {
+        if !self.is_in_touch(member) {
             // It hears of it when it sends something.
             return;
         }
@@ -252,7 +258,11 @@ impl Drop for Bundle {
         if let Some(arena) = inner.channels.arena() {
             arena.close(self.reserved.clone(), writers);
         }
-        others().for_each(|member| self.tell(member));
+        // One that has left tells all of its node at once, and has said goodbye to the others.
+        if inner.check_open().is_ok() {
+            others().for_each(|member| self.tell(member));
+        }
+        inner.end_use();
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::limits::{self, Resource};
 use crate::error::{Error, Result};
-use rustix::fs::{self, MemfdFlags, SealFlags};
+use rustix::fs::{self, FallocateFlags, MemfdFlags, SealFlags};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -97,6 +97,26 @@ pub fn check_sealed(fd: BorrowedFd<'_>, size: u64) -> Result<()> {
     Ok(())
 }
 
+/// Whether this process has so many addresses left in one piece.
+pub(crate) fn has_addresses(bytes: u64) -> bool {
+    let Ok(len) = usize::try_from(bytes) else { return false };
+    // SAFETY: a fresh anonymous mapping without access, which nobody else knows.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let found = libc::mmap(std::ptr::null_mut(), len, libc::PROT_NONE, flags, -1, 0);
+        found != libc::MAP_FAILED && libc::munmap(found, len) == 0
+    }
+}
+
+/// Gives back the memory of a part of a memory file, which reads as zeroes from then on. Where the
+/// kernel refuses that, it stays as long as the file.
+pub(crate) fn give_back(file: BorrowedFd<'_>, offset: u64, bytes: u64) {
+    let how = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    if let Err(error) = fs::fallocate(file, how, offset, bytes) {
+        log::debug!("memory of {bytes} bytes stays with its file: {error}");
+    }
+}
+
 /// A shared mapping of a part of a memory file.
 #[derive(Debug)]
 pub struct Mapping {
@@ -180,6 +200,12 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         Ok(Mapping { address: mapped.cast(), len, whole: None })
+    }
+
+    /// Leaves it out of core dumps, which would put a page into each hole of a sparse file.
+    pub fn keep_from_core_dumps(&self) {
+        // SAFETY: the range is mapped; the advice changes no contents and may be refused.
+        unsafe { libc::madvise(self.address.cast(), self.len, libc::MADV_DONTDUMP) };
     }
 
     /// A part of another mapping, which stays mapped as long.

@@ -1,14 +1,15 @@
 //! How many descriptors a rank needs, and the limit of open files.
 //!
 //! What a rank keeps open: 7 of its own (listener, two poll sets, wakeup, reserve, launcher, and
-//! for a moment the shared area), with ranks of other nodes some more (listeners for them, wakeup
-//! sockets); for each process of its node that it watches a pidfd; for each other rank of its node,
-//! once there is something that shared memory does not carry, a connection in each direction; for
-//! each rank of another node that it talks to a connection, and one more while it is made; for each
-//! node of another machine a watch, or two where both sides made one at once; for each rank of this
-//! machine on another node that was disconnected a watch; some by which news of ends come; with the
-//! static topology those that the steps of all ranks need; for each segment of its own a memory
-//! file, or two with reserved huge pages. Segments of others take none once they are mapped.
+//! the shared area: for a moment, or with many ranks of its node for their arenas), with ranks of
+//! other nodes some more (listeners for them, wakeup sockets); for each process of its node that it
+//! watches a pidfd; for each other rank of its node, once there is something that shared memory
+//! does not carry, a connection in each direction; for each rank of another node that it talks to a
+//! connection, and one more while it is made; for each node of another machine a watch, or two
+//! where both sides made one at once; for each rank of this machine on another node that was
+//! disconnected a watch; some by which news of ends come; with the static topology those that the
+//! steps of all ranks need; for each segment of its own a memory file, or two with reserved huge
+//! pages. Segments of others take none once they are mapped.
 
 use super::Inner;
 use crate::bootstrap::{Job, report_unable};

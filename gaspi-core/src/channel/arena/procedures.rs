@@ -7,6 +7,7 @@ use crate::ids::Rank;
 use crate::os::limits::{self, Resource};
 use crate::runtime::Inner;
 use crate::segment::{ARENA, Init, Segment, Target, may_copy};
+use crate::sync::Ordering;
 use crate::transport::endpoint::Departure;
 use crate::transport::shm::area::liveness;
 use crate::wire::message::{Register, Stream};
@@ -92,6 +93,21 @@ impl Inner {
         }
     }
 
+    /// Something begins to use arenas.
+    pub(in crate::channel) fn begin_use(&self) {
+        self.channels.uses.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// It has ended. Whoever ends the last use of a rank that has left says so.
+    pub(in crate::channel) fn end_use(&self) {
+        // AcqRel: the last one tells of what all have done, and sees that the rank has left if one
+        // that ended before has seen that.
+        let was_last = self.channels.uses.fetch_sub(1, Ordering::AcqRel) == 1;
+        if was_last && self.check_open().is_err() {
+            self.ranks.area.show_closed();
+        }
+    }
+
     /// Whether nothing that `rank` wrote to channels can still come.
     fn writes_no_more(&self, rank: Rank) -> bool {
         let life = self.ranks.liveness(rank);
@@ -100,7 +116,8 @@ impl Inner {
             return matches!(life, liveness::DEAD | liveness::LEFT)
                 && !self.endpoint(rank).may_bring_more();
         }
-        let ended = || self.ranks.process_has_ended(rank) == Some(true);
+        let ended =
+            || self.ranks.area.has_closed(rank) || self.ranks.process_has_ended(rank) == Some(true);
         life == liveness::DEAD || (life == liveness::LEFT && ended())
     }
 

@@ -88,6 +88,10 @@ struct ControlPage {
     pairs: PairWords,
     /// Whether this rank can map the arenas behind the area; valid once joined.
     maps_arenas: AtomicU32,
+    /// Whether this rank, which has left, uses no arena any more; in the page of the first rank of
+    /// the node also how many of its ranks do not.
+    has_closed: AtomicU32,
+    all_closed: AtomicU32,
 }
 
 /// No number of a call.
@@ -176,6 +180,7 @@ impl SharedArea {
         })?;
         let mapping = Mapping::new(fd.as_fd(), 0, layout.bytes())
             .map_err(|error| Error::os("mapping the shared area", &error))?;
+        mapping.keep_from_core_dumps();
         let are_neighbours = locals.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
         let remote = if locals.len() < ranks as usize { ranks } else { 0 };
         let left = (0..remote).map(|_| AtomicBool::new(false)).collect();

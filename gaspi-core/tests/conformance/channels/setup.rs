@@ -284,6 +284,44 @@ fn memory_that_a_member_may_still_write_to_is_not_used_again() {
     });
 }
 
+/// Its process goes on, and it has not closed its channels one by one.
+fn memory_of_channels_with_one_that_has_left_is_used_again() {
+    let [has_left, has_opened, has_closed] = [0; 3].map(|_| Barrier::new(3));
+    run_owned(3, &Config::default(), |rt| {
+        let channels = [0; 5].map(|_| open(&rt));
+        let place = |channel: &Channel| {
+            let other = usize::from(channel.me() == 0);
+            channel.incoming(other, 0).as_ptr() as usize
+        };
+        let highest = channels.iter().map(place).max();
+        if rt.rank() == Rank(2) {
+            meet(&rt);
+            rt.term(LIMIT).expect("term");
+            has_left.wait();
+            has_opened.wait();
+            drop(channels);
+            has_closed.wait();
+            return;
+        }
+        let pair = rt.group_create().expect("a group");
+        [0, 1].iter().for_each(|rank| rt.group_add(pair, Rank(*rank)).expect("a member"));
+        rt.group_commit(pair, LIMIT).expect("committed");
+        meet(&rt);
+        drop(channels);
+        has_left.wait();
+        // Its channels are there still, so that their memory is not free.
+        let early = rt.channel_open(pair, SPEC, LIMIT).expect("open");
+        assert!(Some(place(&early)) > highest);
+        has_opened.wait();
+        has_closed.wait();
+        let late = rt.channel_open(pair, SPEC, LIMIT).expect("open");
+        assert!(Some(place(&late)) < highest, "its memory is lost");
+        rt.barrier(pair, LIMIT).expect("barrier");
+        drop((early, late));
+        rt.term(LIMIT).expect("term");
+    });
+}
+
 fn a_member_that_has_closed_its_end_is_told_from_one_that_is_late() {
     run(2, |rt| {
         let channel = open(rt);
@@ -496,6 +534,8 @@ tests! {
         a_member_that_dies_is_named_by_open_and_by_check,
         a_member_may_leave_as_soon_as_it_has_opened,
         what_a_member_sent_before_it_left_is_there;
+    SHM:
+        memory_of_channels_with_one_that_has_left_is_used_again;
     TCP:
         a_channel_connects_those_that_send_each_other_something,
         what_comes_after_the_end_of_a_channel_goes_nowhere,

@@ -1,25 +1,21 @@
 //! The arenas of a node of many ranks, which lie behind one another in the file of the shared area:
 //! a rank maps all of them by one call, and learns of one more without any.
 //!
-//! All ranks of the node do that, or none: who cannot map so much says so when it joins. A rank
-//! that has left or died leaves its part to the file, which goes with the last mapping.
+//! All ranks of the node do that, or none: who cannot map so much says so when it joins. The last
+//! rank that has left and uses none of it gives the memory back; if one has died, it goes with the
+//! file.
 
 use super::SharedArea;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::limits::{self, Resource};
-use crate::os::memory::{Mapping, Room, check_sealed};
+use crate::os::memory::{self, Mapping, Room, check_sealed};
+use crate::segment::MAPPED_AT_ONCE;
 use crate::sync::Ordering;
 use crate::wire::shared_layout::SharedLayout;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
-
-/// Ranks of a node up to which arenas are files of their own, which cost few mappings then and go
-/// with their ranks.
-const FILES_OF_THEIR_OWN: usize = 16;
-/// Bytes of addresses that a process has on the machines with the fewest, of which most are free.
-const ADDRESSES: u64 = 1 << 46;
 
 /// The file of the arenas, and where it is mapped once that is needed.
 #[derive(Debug)]
@@ -35,9 +31,10 @@ impl Arenas {
     pub(super) fn behind(area: &OwnedFd, layout: SharedLayout, locals: usize) -> Option<Arenas> {
         let end = layout.bytes_with_arenas();
         let bytes = end - layout.arenas();
-        let addresses = limits::allowed(Resource::AddressSpace).map_or(ADDRESSES, |most| most / 4);
-        let fits = bytes <= addresses && check_sealed(area.as_fd(), end).is_ok();
-        if locals <= FILES_OF_THEIR_OWN || !fits {
+        // What else is to be mapped needs addresses too.
+        let fits = limits::allowed(Resource::AddressSpace).is_none_or(|most| bytes <= most / 4)
+            && memory::has_addresses(bytes);
+        if locals <= MAPPED_AT_ONCE || check_sealed(area.as_fd(), end).is_err() || !fits {
             return None;
         }
         let file = Arc::new(area.try_clone().ok()?);
@@ -64,6 +61,7 @@ impl SharedArea {
                 let bytes = self.layout.bytes_with_arenas() - at;
                 let mapped = Mapping::new(arenas.file.as_fd(), at, bytes)
                     .map_err(|error| cannot_map(bytes, &error))?;
+                mapped.keep_from_core_dumps();
                 // Where another thread has been here too its mapping is used.
                 arenas.mapping.get_or_init(|| Arc::new(mapped))
             }
@@ -72,6 +70,26 @@ impl SharedArea {
         let offset = u64::from(self.place(rank).0) * bytes;
         let (file, mapping) = (Arc::clone(&arenas.file), Arc::clone(mapping));
         Ok(Some(Room { file, mapping, offset, bytes }))
+    }
+
+    /// Announces that this rank, which has left, uses no arena any more. The last of the node gives
+    /// their memory back.
+    pub(crate) fn show_closed(&self) {
+        // Release: all that this rank wrote there comes before it.
+        if self.page(self.own).has_closed.swap(1, Ordering::Release) == 1 {
+            return;
+        }
+        let closed = &self.page(self.locals[0]).all_closed;
+        let is_last = closed.fetch_add(1, Ordering::AcqRel) + 1 == self.locals.len() as u32;
+        if let Some(arenas) = self.arenas.as_ref().filter(|_| is_last) {
+            let at = self.layout.arenas();
+            memory::give_back(arenas.file.as_fd(), at, self.layout.bytes_with_arenas() - at);
+        }
+    }
+
+    /// Whether `rank` of this node, which has left, uses no arena any more.
+    pub(crate) fn has_closed(&self, rank: Rank) -> bool {
+        self.page(rank).has_closed.load(Ordering::Acquire) == 1
     }
 
     /// Whether this rank can map the arenas of the node.

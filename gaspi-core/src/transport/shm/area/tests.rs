@@ -71,3 +71,20 @@ fn arenas_are_files_of_their_own_unless_all_can_map_them() {
     let short = joined(layout.bytes_with_arenas() - 4096, MANY);
     assert!(!short.iter().any(has_room), "the file ends before the last arena");
 }
+
+#[test]
+fn the_last_that_has_closed_gives_the_memory_of_arenas_back() {
+    let areas = joined(SharedLayout::new(MANY, 1).bytes_with_arenas(), MANY);
+    let room = areas[0].arena_room(Rank(5)).unwrap().expect("room");
+    let word = room.mapping.as_ptr().wrapping_add(room.offset as usize).cast::<u16>();
+    // SAFETY: the room of an arena that nobody uses, mapped as long as `room` lives.
+    unsafe { word.write_volatile(7) };
+    // SAFETY: it stays mapped.
+    let found = || unsafe { word.read_volatile() };
+    let (last, others) = areas.split_last().expect("some");
+    others.iter().chain(others).for_each(SharedArea::show_closed);
+    assert_eq!(found(), 7, "one of them may use it");
+    assert!(last.has_closed(Rank(3)) && !last.has_closed(Rank(MANY as u16 - 1)));
+    last.show_closed();
+    assert_eq!(found(), 0, "it takes memory still");
+}
