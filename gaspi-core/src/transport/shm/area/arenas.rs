@@ -30,11 +30,14 @@ impl Arenas {
     /// addresses of this process.
     pub(super) fn behind(area: &OwnedFd, layout: SharedLayout, locals: usize) -> Option<Arenas> {
         let end = layout.bytes_with_arenas();
+        if locals <= MAPPED_AT_ONCE || check_sealed(area.as_fd(), end).is_err() {
+            return None;
+        }
         let bytes = end - layout.arenas();
         // What else is to be mapped needs addresses too.
-        let fits = limits::allowed(Resource::AddressSpace).is_none_or(|most| bytes <= most / 4)
-            && memory::has_addresses(bytes);
-        if locals <= MAPPED_AT_ONCE || check_sealed(area.as_fd(), end).is_err() || !fits {
+        let is_allowed =
+            limits::allowed(Resource::AddressSpace).is_none_or(|most| bytes <= most / 4);
+        if !is_allowed || !memory::has_addresses(bytes) {
             return None;
         }
         let file = Arc::new(area.try_clone().ok()?);
