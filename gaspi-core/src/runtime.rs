@@ -410,9 +410,7 @@ impl Runtime {
         inner.endpoints.stream.sets.stop_listening();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership.lock() = None;
-        if !inner.channels.has_uses() {
-            inner.ranks.area.show_closed();
-        }
+        inner.leave_arenas();
         epoch::release_counters(inner.id());
     }
 

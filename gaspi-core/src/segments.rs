@@ -132,8 +132,8 @@ impl Inner {
         let registered = segment.registered.lock();
         let others = |rank: &&Rank| **rank != self.ranks.me && !registered.contains(rank);
         let locals = self.ranks.area.locals().iter().filter(others);
-        // Of an arena that nobody was told of by a message nobody has to be: its channels say when
-        // they are closed.
+        // Of an arena that nobody was told of by a message nobody has to be: whoever uses it asks
+        // whether this rank lives.
         let mapped = locals.filter(|rank| id != ARENA && segment.is_mapped_by(**rank));
         for rank in registered.iter().chain(mapped) {
             // Who has no connection has nothing under way. It may not have heard of the end when it

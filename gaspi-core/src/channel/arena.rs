@@ -28,7 +28,7 @@ use crate::ids::{GroupId, NotificationId, Rank};
 use crate::segment::prepared::Prepared;
 use crate::segment::{ARENA, Segment, Target};
 use crate::sync::by_rank::ByRank;
-use crate::sync::{AtomicU64, Mutex, Ordering, slots};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering, slots};
 use crate::wire::message::{MemoryKey, Put, RemoteAddress, Stream};
 use crate::wire::shared_layout::ARENA_WORDS;
 use std::collections::HashMap;
@@ -162,6 +162,8 @@ pub(crate) struct Channels {
     views: ByRank<Mutex<Option<Known>>>,
     /// How many bundles and ranges of this rank's arena there are that the program may use.
     uses: AtomicU64,
+    /// Whether this rank has left, so that the last use that ends tells of that.
+    has_left: AtomicBool,
     /// Ranges of channels that are being opened.
     opening: Mutex<HashMap<GroupId, Closing>>,
     /// The number of requests that have failed for certain, and the last failures by rank.
@@ -182,6 +184,7 @@ impl Channels {
             making: Mutex::default(),
             views: ByRank::new(ranks),
             uses: AtomicU64::new(0),
+            has_left: AtomicBool::new(false),
             opening: Mutex::default(),
             failures: AtomicU64::new(0),
             last: Mutex::default(),
@@ -195,12 +198,6 @@ impl Channels {
     /// This rank's arena, once there is one.
     pub(crate) fn arena(&self) -> Option<&Arena> {
         self.arena.get()
-    }
-
-    /// Whether this rank uses arenas, its own or others.
-    pub(crate) fn has_uses(&self) -> bool {
-        // Acquire: pairs with the AcqRel in `end_use`.
-        self.uses.load(Ordering::Acquire) > 0
     }
 
     /// `peer` has closed its end that it had lent under this number.

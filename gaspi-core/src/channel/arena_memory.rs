@@ -51,10 +51,11 @@ impl ArenaMemory {
 impl Drop for ArenaMemory {
     fn drop(&mut self) {
         // A forked child has no right to what its parent uses.
-        if self.still_used || self.inner.process != std::process::id() {
+        if self.inner.process != std::process::id() {
             return;
         }
-        if let Some(arena) = self.inner.channels.arena() {
+        // Who may still write there uses it by channels, which are counted too.
+        if let Some(arena) = self.inner.channels.arena().filter(|_| !self.still_used) {
             arena.free(self.reserved.clone());
         }
         self.inner.end_use();
@@ -74,8 +75,9 @@ impl Runtime {
         let reserved = inner.reserve(pages, 0)?;
         let segment = inner.channels.arena().map(|arena| arena.segment.pointer());
         let start = segment.ok_or(Error::NotInitialised)?;
-        inner.begin_use();
         let pointer = start.wrapping_add(reserved.bytes.start as usize);
-        Ok(ArenaMemory { inner, reserved, pointer, still_used: false })
+        let memory = ArenaMemory { inner, reserved, pointer, still_used: false };
+        memory.inner.begin_use()?;
+        Ok(memory)
     }
 }

@@ -145,9 +145,13 @@ pub(super) struct Bundle {
 
 impl Bundle {
     /// For its channels, and counted as long as there are any.
-    pub(super) fn share(self) -> Arc<Bundle> {
-        self.inner.begin_use();
-        Arc::new(self)
+    ///
+    /// # Errors
+    /// This rank has left meanwhile.
+    pub(super) fn share(self) -> Result<Arc<Bundle>> {
+        let bundle = Arc::new(self);
+        bundle.inner.begin_use()?;
+        Ok(bundle)
     }
 
     /// The word in which a member says that it has closed its end.
@@ -245,10 +249,11 @@ impl Drop for Bundle {
         let inner = &*self.inner;
         // A forked child has no right to close for its parent; nor does one write to others that
         // has ended for them.
-        if inner.process != std::process::id()
-            || inner.ranks.liveness(inner.ranks.me) == liveness::DEAD
-        {
+        if inner.process != std::process::id() {
             return;
+        }
+        if inner.ranks.liveness(inner.ranks.me) == liveness::DEAD {
+            return inner.end_use();
         }
         let others = || self.members.iter().filter(|member| member.index != self.me);
         let writers = others().filter(|member| self.has_met(member));

@@ -406,7 +406,7 @@ impl Inner {
         let met = offers.iter().map(by_device).collect();
         let (layout, has_few_far) = (first.layout, has_few_far(&nodes));
         let bundle = Bundle { inner, segment, me, members, met, layout, reserved, has_few_far };
-        let bundle = bundle.share();
+        let bundle = bundle.share()?;
         let channels = all.parts.iter().map(|part| {
             let moved = |(member, relation): (&Member, &Relation)| {
                 let rings = relations.rings(&all.rings, part.rings, *relation);

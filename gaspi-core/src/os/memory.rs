@@ -97,9 +97,9 @@ pub fn check_sealed(fd: BorrowedFd<'_>, size: u64) -> Result<()> {
     Ok(())
 }
 
-/// Whether this process has so many addresses left in one piece.
+/// Whether this process has addresses left for a mapping of so many bytes.
 pub(crate) fn has_addresses(bytes: u64) -> bool {
-    let Ok(len) = usize::try_from(bytes) else { return false };
+    let Ok(len) = usize::try_from(bytes.saturating_add(HUGE_PAGE)) else { return false };
     // SAFETY: a fresh anonymous mapping without access, which nobody else knows.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;

@@ -93,17 +93,32 @@ impl Inner {
         }
     }
 
-    /// Something begins to use arenas.
-    pub(in crate::channel) fn begin_use(&self) {
-        self.channels.uses.fetch_add(1, Ordering::Relaxed);
+    /// Counts something that uses arenas, which ends by [`end_use`](Inner::end_use) in any case.
+    ///
+    /// # Errors
+    /// This rank has left, and has perhaps said that it uses none.
+    pub(in crate::channel) fn begin_use(&self) -> Result<()> {
+        // SeqCst: either this sees that the rank has left, or that sees this use.
+        self.channels.uses.fetch_add(1, Ordering::SeqCst);
+        if self.channels.has_left.load(Ordering::SeqCst) {
+            return Err(Error::NotInitialised);
+        }
+        Ok(())
     }
 
     /// It has ended. Whoever ends the last use of a rank that has left says so.
     pub(in crate::channel) fn end_use(&self) {
-        // AcqRel: the last one tells of what all have done, and sees that the rank has left if one
-        // that ended before has seen that.
-        let was_last = self.channels.uses.fetch_sub(1, Ordering::AcqRel) == 1;
-        if was_last && self.check_open().is_err() {
+        // SeqCst: as above, and the last one tells of what all have done.
+        let was_last = self.channels.uses.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.channels.has_left.load(Ordering::SeqCst) {
+            self.ranks.area.show_closed();
+        }
+    }
+
+    /// This rank has left, and sends nothing more from its arena.
+    pub(crate) fn leave_arenas(&self) {
+        self.channels.has_left.store(true, Ordering::SeqCst);
+        if self.channels.uses.load(Ordering::SeqCst) == 0 {
             self.ranks.area.show_closed();
         }
     }
