@@ -5,9 +5,10 @@
 //! large ones for those of the node. Ranks of other nodes have nothing here but their liveness
 //! words, where the node keeps what it knows of them. What they send to a group's members is kept
 //! in [`crate::remote_arrivals`].
-//! Each part has one writer (a control page: its rank, but for its wakeup; a liveness word: its
-//! rank, and whoever notices a death; a passive or arrival slot: its sender), so a process that
-//! dies leaves nothing locked. Where each part lies is in [`crate::wire::shared_layout`].
+//! Each part has one writer (a control page: its rank, but for its wakeup and a count of ranks that
+//! have closed; a liveness word: its rank, and whoever notices a death; a passive or arrival slot:
+//! its sender), so a process that dies leaves nothing locked. Where each part lies is in
+//! [`crate::wire::shared_layout`].
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;
@@ -88,9 +89,9 @@ struct ControlPage {
     pairs: PairWords,
     /// Whether this rank can map the arenas behind the area; valid once joined.
     maps_arenas: AtomicU32,
-    /// Whether this rank, which has left, uses no arena any more; in the page of the first rank of
-    /// the node also how many of its ranks do not.
+    /// Whether this rank, which has left, uses no arena any more.
     has_closed: AtomicU32,
+    /// In the page of the first rank of the node: for how many of its ranks that is so.
     all_closed: AtomicU32,
 }
 
