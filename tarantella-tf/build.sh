@@ -14,7 +14,7 @@ trap 'rm -rf "$stub"' EXIT
 "$compiler" -std=c++17 -O2 -fPIC -shared -fvisibility=hidden -fno-exceptions -fno-rtti \
   -Wall -Wextra -Werror \
   -nodefaultlibs -I "$here/../include" -I "$here/src" -o "$stub/libtarantella_tf.so" \
-  "$here/src/operators.cc" \
+  "$here/src/operators.cc" "$here/src/batches.cc" \
   -Wl,-soname,libtarantella_tf.so -Wl,-rpath,'$ORIGIN' -Wl,--no-as-needed \
   -L "$stub" -ltensorflow_framework -Wl,--as-needed "$out/libgaspi.so.1" -lc -lgcc
 # Renamed into place: a process may have the former one mapped.

@@ -19,9 +19,21 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from . import ranks
+from . import operators, ranks
 
 AUTOTUNE = tf.data.AUTOTUNE
+# Batches that are read ahead.
+AHEAD = 2
+# Datasets of TensorFlow in which its autotuner sets nothing that another default does not do.
+_UNTUNED = frozenset(
+    (kind + "Dataset")
+    for kind in (
+        "AssertCardinality Batch Cache Concatenate DenseToRagged Filter FlatMap Generator"
+        " IgnoreErrors Interleave Map Options PaddedBatch Prefetch Random Range Rebatch Repeat"
+        " Restructured Scan Shard Shuffle Skip SparseTensorSlice Take TakeWhile Tensor TensorSlice"
+        " Unbatch Unique Window Zip"
+    ).split()
+)
 _no_convert = tf.autograph.experimental.do_not_convert
 _FINGERPRINT_VALUES = 8
 
@@ -126,6 +138,10 @@ def _take(leaf: Any, begin: Any, count: Any) -> Any:
     return leaf[begin : begin + count]
 
 
+def _between(leaf: tf.Tensor, begin: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    return tf.strided_slice(leaf, begin, end, [1])
+
+
 def _as_number(batch: Any) -> tf.Tensor:
     return tf.constant(batch, tf.int64) if isinstance(batch, int) else batch
 
@@ -170,7 +186,7 @@ def fingerprint(element: Any, batch: Any) -> tf.Tensor:
     return tf.bitcast(both, tf.int64)
 
 
-# ==== Datasets ====
+# ==== Watching batches ====
 
 
 class Watch:
@@ -185,6 +201,21 @@ class Watch:
         self.other: Dict[int, int] = {}
         self.error: Optional[BaseException] = None
         self._check = check
+        self._sizes: Optional[operators.BatchSizes] = None
+
+    @property
+    def number(self) -> int:
+        """The number by which the operator for batches of numbers tells of sizes."""
+        if self._sizes is None:
+            self._sizes = operators.BatchSizes(self._refuses)
+        return self._sizes.number
+
+    def _refuses(self, index: int, batch: int) -> int:
+        try:
+            self.see(index, batch)
+        except ValueError:
+            return 1
+        return 0
 
     def see(self, index: Any, batch: Any) -> np.int64:
         """Called for the first batch of an iteration and for each that has another size."""
@@ -206,6 +237,97 @@ class Watch:
         return self.other.get(index, self.first or 0)
 
 
+class Division:
+    """How a dataset is cut, and what is noted and compared of its batches.
+
+    The state of an iteration is the index of the next batch and the size of the first one, -1
+    before it. One operator of ours cuts tensors of numbers and makes their fingerprint, since
+    iterators take time for each operator; other elements are cut by operators of TensorFlow.
+    """
+
+    _COMPARES = {"off": 0, "step": 1, "epoch": 2}
+
+    def __init__(
+        self,
+        num_ranks: int,
+        rank: int,
+        watch: Optional[Watch],
+        compare: str,
+        compared: Optional[Callable],
+    ) -> None:
+        self._place = (num_ranks, rank)
+        self._watch = watch
+        self._compare = compare
+        self._compared = compared or (lambda element: element)
+
+    def cut(self, state: Any, element: Any) -> Tuple[Any, Any, Dict[str, tf.Tensor]]:
+        """The next state, the part of this rank and its share."""
+        compared = [] if self._compare == "off" else tf.nest.flatten(self._compared(element))
+        tensors = [leaf for leaf in tf.nest.flatten(element) if leaf is not None]
+        compared = [leaf for leaf in compared if leaf is not None]
+        if tensors and all(operators.is_plain(leaf) for leaf in tensors + compared):
+            return self._cut_numbers(state, element, tensors, compared)
+        return self._cut_any(state, element)
+
+    def _cut_numbers(
+        self, state: Any, element: Any, tensors: List[Any], compared: List[Any]
+    ) -> Tuple[Any, Any, Dict[str, tf.Tensor]]:
+        num_ranks, rank = self._place
+        found = operators.load().tarantella_cut(
+            parts=tensors,
+            compared=compared,
+            index=state[0],
+            first=state[1],
+            ranks=num_ranks,
+            rank=rank,
+            compare=self._COMPARES[self._compare],
+            watch=-1 if self._watch is None else self._watch.number,
+        )
+        for name, shape in zip(found._fields, ([1], [1], [], [], [], [], [2])):
+            getattr(found, name).set_shape(shape)
+
+        if num_ranks == 1:
+            part = element
+        elif static_batch(element) is not None:
+            # Lengths stay fixed where those of the batch are.
+            part, _ = cut(element, num_ranks, rank)
+        else:
+            part = tf.nest.map_structure(
+                lambda leaf: None if leaf is None else _between(leaf, found.begin, found.end),
+                element,
+            )
+        share = {"local": found.local, "global": found.batch}
+        if self._compare != "off":
+            share["fingerprint"] = found.fingerprint
+        return (found.next, found.known), part, share
+
+    def _cut_any(self, state: Any, element: Any) -> Tuple[Any, Any, Dict[str, tf.Tensor]]:
+        index, first = state
+        watch = self._watch
+        part, share = cut(element, *self._place)
+        batch = share["global"]
+        if watch is not None:
+            tf.cond(
+                tf.equal(batch, first),
+                lambda: tf.constant(0, tf.int64),
+                lambda: tf.ensure_shape(tf.numpy_function(watch.see, [index, batch], tf.int64), []),
+            )
+        if self._compare != "off":
+
+            def make() -> tf.Tensor:
+                return tf.ensure_shape(fingerprint(self._compared(element), batch), [2])
+
+            share["fingerprint"] = (
+                make()
+                if self._compare == "step"
+                else tf.cond(tf.equal(index, 0), make, lambda: tf.zeros([2], tf.int64))
+            )
+        return (index + 1, tf.where(first < 0, batch, first)), part, share
+
+
+# ==== Datasets ====
+
+
 def divide(
     dataset: tf.data.Dataset,
     num_ranks: int,
@@ -222,35 +344,37 @@ def divide(
     gives the part of the batch that the fingerprint is made of.
     """
     check_batched(dataset.element_spec)
+    division = Division(num_ranks, rank, watch, compare, compared)
 
     @_no_convert
     def one(state: Any, element: Any) -> Any:
-        index, first = state
-        part, share = cut(element, num_ranks, rank)
-        batch = share["global"]
-        if watch is not None:
-            tf.cond(
-                tf.equal(batch, first),
-                lambda: tf.constant(0, tf.int64),
-                lambda: tf.ensure_shape(tf.numpy_function(watch.see, [index, batch], tf.int64), []),
-            )
-        if compare != "off":
+        state, part, share = division.cut(state, element)
+        return state, (part if transform is None else transform(part), share)
 
-            def make() -> tf.Tensor:
-                return tf.ensure_shape(
-                    fingerprint(compared(element) if compared else element, batch), [2]
-                )
+    divided = dataset.scan((tf.constant(0, tf.int64), tf.constant(-1, tf.int64)), one)
+    # The operator that tells of sizes calls what the watch holds.
+    divided._tarantella_watch = watch
+    return divided
 
-            share["fingerprint"] = (
-                make()
-                if compare == "step"
-                else tf.cond(tf.equal(index, 0), make, lambda: tf.zeros([2], tf.int64))
-            )
-        if transform is not None:
-            part = transform(part)
-        return (index + 1, tf.where(first < 0, batch, first)), (part, share)
 
-    return dataset.scan((tf.constant(0, tf.int64), tf.constant(-1, tf.int64)), one)
+def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The dataset without TensorFlow's autotuner where that has nothing to set.
+
+    The autotuner wakes after 10 ms, 20 ms and so on up to a minute. An iterator that ends has it
+    stop, but that word is often lost, and then the end of an epoch waits for its next turn: as long
+    as the epoch took. What the dataset's own options say stays.
+    """
+    if dataset.options().autotune.enabled is not None or _is_tuned(dataset):
+        return dataset
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return dataset.with_options(options)
+
+
+def _is_tuned(dataset: tf.data.Dataset) -> bool:
+    return type(dataset).__name__.lstrip("_") not in _UNTUNED or any(
+        _is_tuned(each) for each in dataset._inputs()
+    )
 
 
 def undivided(dataset: tf.data.Dataset, watch: Optional[Watch] = None) -> tf.data.Dataset:
@@ -347,15 +471,15 @@ class Dataset:
 
     def divided(self, watch: Optional[Watch] = None, compare: str = "off") -> tf.data.Dataset:
         """The slices as `(element, share)`."""
-        return self.finish(divide(self.dataset, self.num_ranks, self.rank, watch, compare))
+        return untuned(
+            self.finish(divide(self.dataset, self.num_ranks, self.rank, watch, compare))
+        )
 
     def finish(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
         """Applies `preprocess` to a dataset of `(element, share)`."""
         if self.preprocess is None:
             return dataset
-        return preprocess_samples(dataset, self.preprocess, self.num_parallel_calls).prefetch(
-            AUTOTUNE
-        )
+        return preprocess_samples(dataset, self.preprocess, self.num_parallel_calls).prefetch(AHEAD)
 
     @property
     def element_spec(self) -> Any:

@@ -23,8 +23,10 @@ def flattened(suite):
 
 def main(words):
     """Runs the tests; the exit status."""
-    # A shell has what it starts in the background ignore interrupts, and all that this starts.
+    # A shell has what it starts in the background ignore interrupts, nohup hang-ups, and all that
+    # this starts.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     here = os.path.dirname(os.path.abspath(__file__))
     folder, pattern = os.path.join(here, "unit"), "test*.py"
     if words[:1] == ["--failures"]:

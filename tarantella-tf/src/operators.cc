@@ -15,7 +15,6 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,9 +22,7 @@
 
 #include "GASPI.h"
 #include "gaspi_collectives.h"
-#include "tensorflow_c_api.h"
-
-#define TARANTELLA_EXPORT extern "C" __attribute__((visibility("default")))
+#include "kernel.h"
 
 namespace {
 
@@ -93,25 +90,7 @@ uint64_t now_ms() {
   return static_cast<uint64_t>(time.tv_sec) * 1000 + static_cast<uint64_t>(time.tv_nsec) / 1000000;
 }
 
-// ---- Errors ----
-
-struct Status {
-  TF_Status *inner = TF_NewStatus();
-  ~Status() { TF_DeleteStatus(inner); }
-  bool ok() const { return TF_GetCode(inner) == TF_OK; }
-};
-
-__attribute__((format(printf, 3, 4))) void fail(TF_OpKernelContext *context, TF_Code code,
-                                                const char *format, ...) {
-  char text[4096];
-  va_list arguments;
-  va_start(arguments, format);
-  vsnprintf(text, sizeof text, format, arguments);
-  va_end(arguments);
-  Status status;
-  TF_SetStatus(status.inner, code, text);
-  TF_OpKernelContext_Failure(context, status.inner);
-}
+// ---- Errors of the library ----
 
 void fail_by_library(TF_OpKernelContext *context, const char *what) {
   char reason[3072];
@@ -183,39 +162,7 @@ bool wait_for(TF_OpKernelContext *context, const char *what, gaspi_fusion_t fusi
   }
 }
 
-// ---- Inputs, outputs and attributes ----
-
-struct Input {
-  TF_Tensor *tensor = nullptr;
-  Input(TF_OpKernelContext *context, int index) {
-    Status status;
-    TF_GetInput(context, index, &tensor, status.inner);
-    if (!status.ok()) {
-      TF_OpKernelContext_Failure(context, status.inner);
-      tensor = nullptr;
-    }
-  }
-  ~Input() {
-    if (tensor != nullptr) TF_DeleteTensor(tensor);
-  }
-  template <typename Type>
-  const Type *data() const {
-    return static_cast<const Type *>(TF_TensorData(tensor));
-  }
-};
-
-bool put_scalar(TF_OpKernelContext *context, int index, int64_t value) {
-  Status status;
-  TF_Tensor *output =
-      TF_AllocateOutput(context, index, TF_INT64, nullptr, 0, sizeof(int64_t), status.inner);
-  if (!status.ok()) {
-    TF_OpKernelContext_Failure(context, status.inner);
-    return false;
-  }
-  memcpy(TF_TensorData(output), &value, sizeof value);
-  TF_DeleteTensor(output);
-  return true;
-}
+// ---- Attributes ----
 
 struct Kernel {
   TF_DataType type;
@@ -532,44 +479,6 @@ void gather(void *state, TF_OpKernelContext *context) {
 
 // ---- Registration ----
 
-void unknown_shape(TF_ShapeInferenceContext *context, TF_Status *status) {
-  TF_ShapeInferenceContextSetUnknownShape(context, status);
-}
-
-void define(const char *name, const char *const *attributes, const char *const *inputs,
-            const char *output) {
-  TF_OpDefinitionBuilder *builder = TF_NewOpDefinitionBuilder(name);
-  for (; *attributes != nullptr; attributes++) TF_OpDefinitionBuilderAddAttr(builder, *attributes);
-  for (; *inputs != nullptr; inputs++) TF_OpDefinitionBuilderAddInput(builder, *inputs);
-  TF_OpDefinitionBuilderAddOutput(builder, output);
-  TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, unknown_shape);
-  Status status;
-  TF_RegisterOpDefinition(builder, status.inner);
-}
-
-// All arguments are in host memory; TensorFlow copies from and to other devices.
-void provide(const char *name, const TF_DataType *types, const char *const *arguments,
-             void *(*create_kernel)(TF_OpKernelConstruction *),
-             void (*compute)(void *, TF_OpKernelContext *)) {
-  static const char *const devices[] = {"CPU", "GPU"};
-  for (const char *device : devices) {
-    const TF_DataType *type = types;
-    do {
-      TF_KernelBuilder *builder =
-          TF_NewKernelBuilder(name, device, create_kernel, compute, destroy);
-      Status status;
-      if (type != nullptr) {
-        TF_KernelBuilder_TypeConstraint(builder, "T", *type, status.inner);
-      }
-      for (const char *const *each = arguments; *each != nullptr; each++) {
-        TF_KernelBuilder_HostMemory(builder, *each);
-      }
-      TF_RegisterKernelBuilder(name, builder, status.inner);
-      if (type != nullptr) type++;
-    } while (type != nullptr && *type != static_cast<TF_DataType>(0));
-  }
-}
-
 __attribute__((constructor)) void register_operators() {
   static const TF_DataType floats[] = {TF_FLOAT, TF_DOUBLE, TF_HALF, TF_BFLOAT16,
                                        static_cast<TF_DataType>(0)};
@@ -581,31 +490,40 @@ __attribute__((constructor)) void register_operators() {
   static const char *const start_inputs[] = {"gradients: N * T", "scale: double", "step: int64",
                                              nullptr};
   static const char *const start_arguments[] = {"gradients", "scale", "step", "token", nullptr};
-  define("TarantellaStart", bucket_attributes, start_inputs, "token: int64");
-  provide("TarantellaStart", floats, start_arguments, create<kType | kTensors>, start);
+  static const char *const token_output[] = {"token: int64", nullptr};
+  define("TarantellaStart", bucket_attributes, start_inputs, token_output);
+  provide("TarantellaStart", floats, start_arguments, create<kType | kTensors>, start,
+          destroy);
 
   static const char *const finish_inputs[] = {"token: int64", nullptr};
   static const char *const finish_arguments[] = {"token", "sums", nullptr};
-  define("TarantellaFinish", bucket_attributes, finish_inputs, "sums: N * T");
-  provide("TarantellaFinish", floats, finish_arguments, create<kType | kTensors>, finish);
+  static const char *const finish_outputs[] = {"sums: N * T", nullptr};
+  define("TarantellaFinish", bucket_attributes, finish_inputs, finish_outputs);
+  provide("TarantellaFinish", floats, finish_arguments, create<kType | kTensors>, finish,
+          destroy);
 
   static const char *const slot_attribute[] = {"slot: int", nullptr};
   static const char *const control_start_inputs[] = {"values: int64", nullptr};
   static const char *const control_start_arguments[] = {"values", "token", nullptr};
-  define("TarantellaControlStart", slot_attribute, control_start_inputs, "token: int64");
-  provide("TarantellaControlStart", nullptr, control_start_arguments, create<0>, control_start);
+  define("TarantellaControlStart", slot_attribute, control_start_inputs, token_output);
+  provide("TarantellaControlStart", nullptr, control_start_arguments, create<0>, control_start,
+          destroy);
 
   static const char *const control_finish_inputs[] = {"token: int64", nullptr};
   static const char *const control_finish_arguments[] = {"token", "advance", nullptr};
-  define("TarantellaControlFinish", slot_attribute, control_finish_inputs, "advance: int64");
-  provide("TarantellaControlFinish", nullptr, control_finish_arguments, create<0>, control_finish);
+  static const char *const control_finish_outputs[] = {"advance: int64", nullptr};
+  define("TarantellaControlFinish", slot_attribute, control_finish_inputs, control_finish_outputs);
+  provide("TarantellaControlFinish", nullptr, control_finish_arguments, create<0>, control_finish,
+          destroy);
 
   static const char *const gather_attributes[] = {"T: {float, double, half, bfloat16, int64}",
                                                   "slot: int", nullptr};
   static const char *const gather_inputs[] = {"rows: T", "own: int64", nullptr};
   static const char *const gather_arguments[] = {"rows", "own", "all", nullptr};
-  define("TarantellaGather", gather_attributes, gather_inputs, "all: T");
-  provide("TarantellaGather", rows, gather_arguments, create<kType>, gather);
+  static const char *const gather_outputs[] = {"all: T", nullptr};
+  define("TarantellaGather", gather_attributes, gather_inputs, gather_outputs);
+  provide("TarantellaGather", rows, gather_arguments, create<kType>, gather,
+          destroy);
 }
 
 }  // namespace

@@ -39,6 +39,7 @@ TF_Tensor *TF_NewTensor(TF_DataType, const int64_t *dims, int num_dims, void *da
                         void (*deallocator)(void *data, size_t len, void *arg),
                         void *deallocator_arg);
 void TF_DeleteTensor(TF_Tensor *);
+TF_DataType TF_TensorType(const TF_Tensor *);
 int TF_NumDims(const TF_Tensor *);
 int64_t TF_Dim(const TF_Tensor *tensor, int dim_index);
 int64_t TF_TensorElementCount(const TF_Tensor *tensor);
@@ -77,6 +78,7 @@ void TF_OpKernelConstruction_GetAttrInt64List(TF_OpKernelConstruction *ctx, cons
                                               int64_t *vals, int max_vals, TF_Status *status);
 
 void TF_OpKernelContext_Failure(TF_OpKernelContext *ctx, TF_Status *status);
+int TF_NumInputs(TF_OpKernelContext *ctx);
 void TF_GetInput(TF_OpKernelContext *ctx, int i, TF_Tensor **tensor, TF_Status *status);
 TF_Tensor *TF_AllocateOutput(TF_OpKernelContext *context, int index, TF_DataType dtype,
                              const int64_t *dims, int num_dims, size_t len, TF_Status *status);

@@ -9,8 +9,8 @@ from typing import Any, List, Optional, Tuple
 
 import tensorflow as tf
 
-from .. import fusion
-from . import classes, operators, step as steps, weights
+from .. import fusion, operators
+from . import classes, step as steps, weights
 
 
 class _Exchange:

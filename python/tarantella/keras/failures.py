@@ -8,8 +8,7 @@ from typing import Any, Callable, Iterator, Optional
 
 import tensorflow as tf
 
-from .. import errors, library
-from . import operators
+from .. import errors, library, operators
 
 _MARK = "tarantella: "
 

@@ -14,8 +14,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import tensorflow as tf
 
-from .. import fusion, log
-from . import classes, operators, step as steps
+from .. import fusion, log, operators
+from . import classes, step as steps
 
 _NAMES = ("x", "y", "y_pred", "sample_weight", "training")
 _MASKED_COUNT = tf.__version__.startswith("2.10.")

@@ -19,6 +19,7 @@ from .. import collectives, log, ranks, settings
 from . import (
     batch_norm,
     classes,
+    direct,
     failures,
     flavour,
     is_keras3,
@@ -247,6 +248,9 @@ class Distributed(saving.Saving):
         """Keras' train_function; where ranks may be lost, one that goes on without them."""
         function = super().make_train_function(*args, **kwargs)  # type: ignore[misc]
         function = self.train_function if function is None else function
+        if not isinstance(function, regroup.Mending):
+            function = direct.quickened(function, _step_of(self, "train"))
+            self.train_function = function
         if not regroup.may_lose_ranks():
             return function
         if not isinstance(function, regroup.Mending):
@@ -259,6 +263,13 @@ class Distributed(saving.Saving):
             )
             self.train_function = function
         return function
+
+    def make_test_function(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras' test_function."""
+        function = super().make_test_function(*args, **kwargs)  # type: ignore[misc]
+        function = self.test_function if function is None else function
+        self.test_function = direct.quickened(function, _step_of(self, "test"))
+        return self.test_function
 
     @property
     def stop_training(self) -> bool:
@@ -312,6 +323,17 @@ def _steps_per_execution(model: Any) -> int:
     steps = getattr(model, "steps_per_execution", None)
     steps = getattr(model, "_steps_per_execution", 1) if steps is None else steps
     return int(steps.numpy()) if hasattr(steps, "numpy") else int(steps or 1)
+
+
+def _step_of(model: Any, kind: str) -> Any:
+    """What the train or test function of Keras 3 runs on each element; None where it may do more,
+    and for Keras 2.
+    """
+    make = getattr(base_of(model), "make_{}_function".format(kind))
+    made_by_keras = make.__module__.partition(".")[0] == "keras"
+    if not is_keras3(model) or model.run_eagerly or not made_by_keras:
+        return None
+    return getattr(model, kind + "_step") if _steps_per_execution(model) == 1 else None
 
 
 def _takes(function: Any, name: str) -> bool:

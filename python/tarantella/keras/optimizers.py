@@ -17,8 +17,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import tensorflow as tf
 
-from .. import collectives, errors, fusion, ranks, settings
-from . import classes, operators, regroup, step
+from .. import collectives, errors, fusion, operators, ranks, settings
+from . import classes, regroup, step
 
 
 class _Rows(operators.Slot):

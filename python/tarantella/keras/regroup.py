@@ -19,8 +19,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import numpy as np
 import tensorflow as tf
 
-from .. import collectives, data, errors, log, ranks, settings
-from . import metrics, operators
+from .. import collectives, data, errors, log, operators, ranks, settings
+from . import metrics
 
 _ATTEMPTS = 100
 

@@ -93,7 +93,7 @@ class Source:
         return self._ahead(self.finish(data.divide(dataset, 1, 0, watch, transform=self.transform)))
 
     def _ahead(self, dataset: tf.data.Dataset) -> tf.data.Dataset:
-        return dataset.prefetch(tf.data.AUTOTUNE) if self.read_ahead else dataset
+        return data.untuned(dataset.prefetch(data.AHEAD) if self.read_ahead else dataset)
 
     def element_spec(self) -> Any:
         """Specification of an element after the cut."""

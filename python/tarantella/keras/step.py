@@ -18,8 +18,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 import numpy as np
 import tensorflow as tf
 
-from .. import collectives, errors, fusion, ranks
-from . import operators
+from .. import collectives, errors, fusion, operators, ranks
 
 _CONTROL_VALUES = 4
 _CONTROL_ELEMENTS = 1 + 2 * _CONTROL_VALUES

@@ -7,8 +7,9 @@ import zlib
 from typing import Any, Iterator, List, Sequence, Tuple
 
 import numpy as np
+import tensorflow as tf
 
-from .. import collectives, errors, ranks
+from .. import collectives, errors, operators, ranks
 from .optimizers import name_of
 
 
@@ -46,6 +47,11 @@ def synchronised(model: Any) -> List[Any]:
         + list(model.non_trainable_weights)
         + optimizer_variables(getattr(model, "optimizer", None))
     )
+
+
+def _tensor_of(variable: Any) -> Any:
+    value = variable.value if not callable(getattr(variable, "value", None)) else variable.value()
+    return tf.convert_to_tensor(value)
 
 
 def array_of(variable: Any) -> np.ndarray:
@@ -156,6 +162,14 @@ def _digest(array: np.ndarray) -> int:
     return zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
 
 
+def _digests(variables: Sequence[Any]) -> np.ndarray:
+    """A number for the bits of each variable."""
+    values = [_tensor_of(variable) for variable in variables]
+    if values and all(operators.is_plain(value) for value in values):
+        return operators.digests(values)
+    return np.array([_digest(array_of(variable)) for variable in variables], np.int64)
+
+
 def check_drift(model: Any) -> None:
     """DriftError on all ranks unless weights and learning rates are equal, bit by bit."""
     if ranks.get_size() == 1:
@@ -167,7 +181,7 @@ def check_drift(model: Any) -> None:
         else None
     )
     rate_bits = np.array([np.nan if rate is None else rate], np.float64).view(np.int64)[0]
-    own = np.array([_digest(array_of(variable)) for variable in variables] + [rate_bits], np.int64)
+    own = np.append(_digests(variables), rate_bits)
     total = collectives.allgather(np.int64(_digest(own)))
     if (total == total[0]).all():
         return

@@ -156,6 +156,61 @@ def fingerprints_tell_batches_apart():
 
 
 @case
+def operator_cuts_as_operators_of_tensorflow_do():
+    samples = np.random.default_rng(5).random((33, 3)).astype("float32")
+    signature = [tf.TensorSpec([None, 3]), tf.TensorSpec([None], tf.int64)]
+    for num_ranks in (1, 2, 3, 5):
+        for rank in range(num_ranks):
+            division = data.Division(num_ranks, rank, None, "off", None)
+            for batch in (0, 1, 4, 5, 33):
+                element = {"a": samples[:batch], "b": (np.arange(batch), None)}
+
+                @tf.function(input_signature=signature)
+                def both(a, b):
+                    element = {"a": a, "b": (b, None)}
+                    state = (tf.constant(7, tf.int64), tf.constant(-1, tf.int64))
+                    found = division.cut(state, element)
+                    graph = tf.compat.v1.get_default_graph()
+                    assert "TarantellaCut" in [node.type for node in graph.get_operations()]
+                    expected = division._cut_any(state, element)
+                    return tf.nest.flatten(found), tf.nest.flatten(expected)
+
+                found, expected = both(element["a"], element["b"][0])
+                for one, other in zip(found, expected):
+                    assert one is other is None or (one.numpy() == other.numpy()).all()
+
+
+@case
+def parts_whose_lengths_are_not_known_before_are_refused():
+    def batches():
+        yield np.zeros(4), np.zeros(4)
+        yield np.zeros(4), np.zeros(3)
+
+    spec = (tf.TensorSpec([None], tf.float64), tf.TensorSpec([None], tf.float64))
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=spec)
+    parts = iter(data.divide(dataset, 2, 0))
+    assert next(parts)[0][0].shape == (2,)
+    with raises(tf.errors.InvalidArgumentError, "different numbers of samples", "4 and 3"):
+        next(parts)
+
+
+@case
+def autotuner_is_off_where_it_has_nothing_to_set():
+    def is_on(dataset):
+        return tnt.data.Dataset(dataset).divided().options().autotune.enabled
+
+    plain = tf.data.Dataset.range(64).shuffle(8).map(lambda n: n + 1).batch(8).prefetch(1)
+    assert is_on(plain) is False
+    parallel = plain.map(lambda n: n + 1, num_parallel_calls=tf.data.AUTOTUNE)
+    assert is_on(parallel) is None and is_on(parallel.take(3)) is None
+    for chosen in (True, False):
+        options = tf.data.Options()
+        options.autotune.enabled = chosen
+        assert is_on(plain.with_options(options)) is chosen
+        assert is_on(parallel.with_options(options)) is chosen
+
+
+@case
 def dataset_yields_elements_and_weights():
     dataset = tf.data.Dataset.range(9).batch(8)
     parts = [list(tnt.data.Dataset(dataset, 3, rank).weights) for rank in range(3)]

@@ -19,8 +19,8 @@ import job_training
 from cases import RANK, SIZE, case, digits, keras, np, run, tf, tnt
 from expect import raises
 
-from tarantella import collectives, data, errors, library
-from tarantella.keras import arrays, metrics, operators, step, weights
+from tarantella import collectives, data, errors, library, operators
+from tarantella.keras import arrays, metrics, step, weights
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -69,12 +69,12 @@ def forgotten_scale() -> None:
 
 @case
 def slice_off_by_one() -> None:
-    take = data._take
+    between, more = data._between, 1 if RANK == 0 else 0
 
-    def shifted(leaf: Any, begin: Any, count: Any) -> Any:
-        return take(leaf, begin + (1 if RANK == 0 else 0), count)
+    def shifted(leaf: Any, begin: Any, end: Any) -> Any:
+        return between(leaf, begin + more, end + more)
 
-    with planted(data, "_take", shifted):
+    with planted(data, "_between", shifted):
         assert SIZE == 1 or found(job_loops.remainders_of_datasets)
 
 
@@ -126,17 +126,22 @@ def stateful_operators(folder: str) -> Any:
     sources_of = os.path.join(HERE, "..", "..", "..")
     for name in ("tarantella-tf", "include"):
         shutil.copytree(os.path.join(sources_of, name), os.path.join(folder, name))
-    path = os.path.join(folder, "tarantella-tf", "src", "operators.cc")
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    text = text.replace('"Tarantella', '"Stateful')
-    declared = "void TF_OpDefinitionBuilderSetIsStateful(TF_OpDefinitionBuilder *, bool);"
-    text = text.replace("namespace {", 'extern "C" {}\nnamespace {{'.format(declared))
     shape = "  TF_OpDefinitionBuilderSetShapeInferenceFunction("
-    assert text.count(shape) == 1
-    text = text.replace(shape, "  TF_OpDefinitionBuilderSetIsStateful(builder, true);\n" + shape)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    declared = "void TF_OpDefinitionBuilderSetIsStateful(TF_OpDefinitionBuilder *, bool);"
+    places = 0
+    for name in ("kernel.h", "operators.cc", "batches.cc"):
+        path = os.path.join(folder, "tarantella-tf", "src", name)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        # Those of the package are registered too.
+        text = text.replace('"Tarantella', '"Stateful')
+        text = text.replace("namespace {", 'extern "C" {}\nnamespace {{'.format(declared))
+        places += text.count(shape)
+        more = "  TF_OpDefinitionBuilderSetIsStateful(builder, true);\n"
+        text = text.replace(shape, more + shape)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    assert places == 1
     shutil.copy(library.path(), os.path.join(folder, "libgaspi.so.1"))
     build = os.path.join(folder, "tarantella-tf", "build.sh")
     subprocess.run(["sh", build, folder], check=True)

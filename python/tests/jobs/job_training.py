@@ -19,6 +19,7 @@ from cases import (
     tnt,
     with_weights,
 )
+from tarantella.keras import direct
 
 
 def against_plain(
@@ -407,6 +408,51 @@ def steps_per_execution() -> None:
 @case
 def run_eagerly() -> None:
     against_plain(perceptron, sgd, numbers(), loss="mse", compile_args={"run_eagerly": True})
+
+
+class _Counted:
+    """A function that counts its calls."""
+
+    def __init__(self, function: Any) -> None:
+        self.function, self.calls = function, 0
+        self.get_concrete_function = function.get_concrete_function
+
+    def __call__(self, iterator: Any) -> Any:
+        self.calls += 1
+        return self.function(iterator)
+
+
+@case
+def steps_of_an_epoch_look_for_their_trace_at_first_only() -> None:
+    made: List[_Counted] = []
+    former = direct.Direct.__init__
+
+    def counting(self: Any, function: Any) -> None:
+        made.append(_Counted(function))
+        former(self, made[-1])
+
+    direct.Direct.__init__ = counting  # type: ignore[method-assign]
+    try:
+        against_plain(perceptron, sgd, numbers(batch=4), loss="mse", epochs=3)
+    finally:
+        direct.Direct.__init__ = former  # type: ignore[method-assign]
+    assert [each.calls for each in made] == [3 * direct.CALLS_BEFORE], "steps take the long way"
+
+
+@case
+def functions_run_eagerly_from_a_step_on() -> None:
+    class Eager(keras.callbacks.Callback):
+        """For some steps in the middle of an epoch."""
+
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            tf.config.run_functions_eagerly(batch in (4, 5))
+
+    try:
+        against_plain(
+            perceptron, sgd, numbers(batch=4), loss="mse", fit_args={"callbacks": [Eager()]}
+        )
+    finally:
+        tf.config.run_functions_eagerly(False)
 
 
 @case

@@ -20,7 +20,7 @@ from cases import (
     with_weights,
 )
 from job_training import against_plain, numbers, perceptron, sgd
-from tarantella.keras import operators
+from tarantella import operators
 from tensorflow.python.framework import kernels, op_def_registry
 
 
@@ -160,8 +160,8 @@ def every_argument_of_every_kernel_is_in_host_memory() -> None:
         about = op_def_registry.get(name)
         arguments = sorted(each.name for each in [*about.input_arg, *about.output_arg])
         types = [list(each.allowed_values.list.type) for each in about.attr if each.name == "T"]
-        # An operator without the attribute has one kernel for each device.
-        wanted = sorted(types[0]) if types else [None]
+        # An operator without the attribute, or for any types, has one kernel for each device.
+        wanted = sorted(types[0]) if types and types[0] else [None]
         for device in ("CPU", "GPU"):
             mine = [each for each in found if (each.op, each.device_type) == (name, device)]
             served = [kind for each in mine for kind in _types(each)]

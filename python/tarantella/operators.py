@@ -1,5 +1,5 @@
-"""The operators for TensorFlow (libtarantella_tf.so) and the slots by which graphs name fused
-buffers.
+"""The operators for TensorFlow (libtarantella_tf.so), the slots by which graphs name fused buffers,
+and the numbers by which datasets name what is told of their batches.
 
 The library lies beside libgaspi.so.1. A slot lives as long as its object; when the ranks of the job
 change, every slot gets a new buffer under its number, so graphs stay valid.
@@ -8,11 +8,11 @@ change, every slot gets a new buffer under its number, so graphs stay valid.
 import ctypes
 import os
 import weakref
-from typing import Any, List, Optional, Sequence
+from typing import Any, Callable, List, Optional, Sequence
 
 import tensorflow as tf
 
-from .. import fusion, library, ranks, settings
+from . import fusion, library, ranks, settings
 
 _operators: Any = None
 _functions: Optional[ctypes.CDLL] = None
@@ -61,6 +61,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "tarantella_tf_limit": (None, [text]),
         "tarantella_tf_warn": (None, [text]),
         "tarantella_tf_max_dims": (ctypes.c_int, []),
+        "tarantella_tf_watch": (number, [number, ctypes.c_void_p]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(functions, name)
@@ -145,6 +146,34 @@ class Slot:
                 total.set_shape(tensors[at].shape)
                 sums[at] = total
         return sums
+
+
+# What is told of sizes of batches; not 0 refuses one.
+_SEEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+
+
+class BatchSizes:
+    """A function `(index, batch)` under a number by which Cut calls it; not 0 refuses the batch."""
+
+    def __init__(self, seen: Callable[[int, int], int]) -> None:
+        self._seen = _SEEN(seen)
+        address = ctypes.cast(self._seen, ctypes.c_void_p)
+        self.number = int(functions().tarantella_tf_watch(-1, address))
+        weakref.finalize(self, functions().tarantella_tf_watch, self.number, None)
+
+
+def is_plain(leaf: Any) -> bool:
+    """Whether our operators can look at the bytes of a tensor."""
+    return tf.is_tensor(leaf) and isinstance(leaf, tf.Tensor) and _is_number(leaf.dtype)
+
+
+def _is_number(dtype: Any) -> bool:
+    return dtype.is_floating or dtype.is_integer or dtype.is_complex or dtype.is_bool
+
+
+def digests(values: Sequence[Any]) -> Any:
+    """A number for all bytes of each tensor, as an array; equal for equal bytes on all ranks."""
+    return load().tarantella_digest(values=list(values)).numpy()
 
 
 def drop_all() -> None:
