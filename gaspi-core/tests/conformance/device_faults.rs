@@ -153,6 +153,7 @@ fn a_post_that_the_device_refuses_costs_its_queue_only() {
         exchange(rt, 1);
         for nth in 1..=20 {
             if rt.rank() == Rank(0) {
+                until_by_device(rt, Rank(1), Q0);
                 fabric.refuse(0, "post_send", nth, 12);
                 let mut posted = Ok(());
                 for _ in 0..30 {
