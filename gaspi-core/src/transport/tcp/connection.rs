@@ -375,8 +375,7 @@ impl Connection {
             }
             let ready = out.go_on_by_next();
             out.fill_wire();
-            let waits = matches!(ready, Ok(false)) || blocked || out.wire.is_empty();
-            if waits && ready.is_ok() {
+            if matches!(ready, Ok(false)) || blocked || out.wire.is_empty() {
                 break;
             }
             match ready.and_then(|_| send(fd, out)) {
