@@ -186,7 +186,7 @@ def fingerprint(element: Any, batch: Any) -> tf.Tensor:
     return tf.bitcast(both, tf.int64)
 
 
-# ==== Watching batches ====
+# ==== Watching and cutting batches ====
 
 
 class Watch:
@@ -285,7 +285,6 @@ class Division:
         )
         for name, shape in zip(found._fields, ([1], [1], [], [], [], [], [2])):
             getattr(found, name).set_shape(shape)
-
         if num_ranks == 1:
             part = element
         elif static_batch(element) is not None:
@@ -352,7 +351,7 @@ def divide(
         return state, (part if transform is None else transform(part), share)
 
     divided = dataset.scan((tf.constant(0, tf.int64), tf.constant(-1, tf.int64)), one)
-    # The operator that tells of sizes calls what the watch holds.
+    # The operator tells of sizes who is there.
     divided._tarantella_watch = watch
     return divided
 

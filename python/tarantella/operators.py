@@ -6,6 +6,7 @@ change, every slot gets a new buffer under its number, so graphs stay valid.
 """
 
 import ctypes
+import itertools
 import os
 import weakref
 from typing import Any, Callable, List, Optional, Sequence
@@ -42,6 +43,7 @@ def load() -> Any:
         _declare(_functions)
         _functions.tarantella_tf_limit(int(settings.get().timeout * 1000))
         _functions.tarantella_tf_warn(int(library.stall_warning() * 1000))
+        _functions.tarantella_tf_tell_sizes(_seen)
     return _operators
 
 
@@ -61,7 +63,7 @@ def _declare(functions: ctypes.CDLL) -> None:
         "tarantella_tf_limit": (None, [text]),
         "tarantella_tf_warn": (None, [text]),
         "tarantella_tf_max_dims": (ctypes.c_int, []),
-        "tarantella_tf_watch": (number, [number, ctypes.c_void_p]),
+        "tarantella_tf_tell_sizes": (None, [_SEEN]),
     }
     for name, (result, arguments) in signatures.items():
         function = getattr(functions, name)
@@ -148,18 +150,26 @@ class Slot:
         return sums
 
 
-# What is told of sizes of batches; not 0 refuses one.
-_SEEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-
-
 class BatchSizes:
     """A function `(index, batch)` under a number by which Cut calls it; not 0 refuses the batch."""
 
     def __init__(self, seen: Callable[[int, int], int]) -> None:
-        self._seen = _SEEN(seen)
-        address = ctypes.cast(self._seen, ctypes.c_void_p)
-        self.number = int(functions().tarantella_tf_watch(-1, address))
-        weakref.finalize(self, functions().tarantella_tf_watch, self.number, None)
+        self.seen = seen
+        self.number = next(_numbers)
+        _watching[self.number] = self
+
+
+def _tell_size(number: int, index: int, batch: int) -> int:
+    watching = _watching.get(number)
+    return 0 if watching is None else watching.seen(index, batch)
+
+
+# Who is told of sizes of batches, by number: who is gone is told nothing.
+_watching: "weakref.WeakValueDictionary[int, BatchSizes]" = weakref.WeakValueDictionary()
+_numbers = itertools.count()
+# What operators call, as long as there is a process.
+_SEEN = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+_seen = _SEEN(_tell_size)
 
 
 def is_plain(leaf: Any) -> bool:

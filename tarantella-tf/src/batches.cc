@@ -8,8 +8,6 @@
 //
 // SPDX-License-Identifier: MIT OR Apache-2.0
 
-#include <pthread.h>
-
 #include "kernel.h"
 
 namespace {
@@ -56,12 +54,12 @@ constexpr int64_t kPrints = 2;
 
 enum Compare { kNever = 0, kEachStep = 1, kFirstStep = 2 };
 
-// Called for the first batch of an iteration, and for each that has another size; not 0 refuses.
-typedef int (*Seen)(int64_t index, int64_t batch);
+// Called for the first batch of an iteration, and for each that has another size, with the number
+// of who watches; not 0 refuses. One for the process, which is never freed: threads of TensorFlow
+// may read ahead until their iterator is gone.
+typedef int (*Seen)(int64_t watch, int64_t index, int64_t batch);
 
-pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-Seen *watches = nullptr;
-int64_t watches_num = 0;
+Seen seen = nullptr;
 
 struct Cut {
   int64_t ranks;
@@ -117,11 +115,8 @@ int64_t samples(TF_OpKernelContext *context, const Cut *cut) {
 
 // False, with the context failed, if the size of a batch is refused.
 bool is_taken(TF_OpKernelContext *context, const Cut *cut, int64_t index, int64_t batch) {
-  Seen seen = nullptr;
-  pthread_mutex_lock(&lock);
-  if (cut->watch >= 0 && cut->watch < watches_num) seen = watches[cut->watch];
-  pthread_mutex_unlock(&lock);
-  if (seen == nullptr || seen(index, batch) == 0) return true;
+  const Seen tell = __atomic_load_n(&seen, __ATOMIC_ACQUIRE);
+  if (cut->watch < 0 || tell == nullptr || tell(cut->watch, index, batch) == 0) return true;
   fail(context, TF_INVALID_ARGUMENT, "tarantella: batch %lld of %lld samples is refused",
        static_cast<long long>(index), static_cast<long long>(batch));
   return false;
@@ -222,18 +217,7 @@ __attribute__((constructor)) void register_operators() {
 
 // ---- For the Python package, by ctypes ----
 
-// Has Cut with this number tell of the sizes of batches; nullptr: no more. -1 makes a new number.
-TARANTELLA_EXPORT int64_t tarantella_tf_watch(int64_t number, Seen seen) {
-  pthread_mutex_lock(&lock);
-  if (number < 0) {
-    Seen *more =
-        static_cast<Seen *>(realloc(watches, sizeof(Seen) * static_cast<size_t>(watches_num + 1)));
-    if (more != nullptr) {
-      watches = more;
-      number = watches_num++;
-    }
-  }
-  if (number >= 0 && number < watches_num) watches[number] = seen;
-  pthread_mutex_unlock(&lock);
-  return number;
+// Has Cut tell of the sizes of batches. Once, before an operator runs.
+TARANTELLA_EXPORT void tarantella_tf_tell_sizes(Seen tell) {
+  __atomic_store_n(&seen, tell, __ATOMIC_RELEASE);
 }

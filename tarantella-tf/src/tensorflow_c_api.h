@@ -39,7 +39,6 @@ TF_Tensor *TF_NewTensor(TF_DataType, const int64_t *dims, int num_dims, void *da
                         void (*deallocator)(void *data, size_t len, void *arg),
                         void *deallocator_arg);
 void TF_DeleteTensor(TF_Tensor *);
-TF_DataType TF_TensorType(const TF_Tensor *);
 int TF_NumDims(const TF_Tensor *);
 int64_t TF_Dim(const TF_Tensor *tensor, int dim_index);
 int64_t TF_TensorElementCount(const TF_Tensor *tensor);

@@ -49,14 +49,13 @@ def synchronised(model: Any) -> List[Any]:
     )
 
 
-def _tensor_of(variable: Any) -> Any:
-    value = variable.value if not callable(getattr(variable, "value", None)) else variable.value()
-    return tf.convert_to_tensor(value)
+def _value_of(variable: Any) -> Any:
+    return variable.value if not callable(getattr(variable, "value", None)) else variable.value()
 
 
 def array_of(variable: Any) -> np.ndarray:
     """The value of a variable."""
-    value = variable.value if not callable(getattr(variable, "value", None)) else variable.value()
+    value = _value_of(variable)
     return np.asarray(value.numpy() if hasattr(value, "numpy") else value)
 
 
@@ -164,7 +163,7 @@ def _digest(array: np.ndarray) -> int:
 
 def _digests(variables: Sequence[Any]) -> np.ndarray:
     """A number for the bits of each variable."""
-    values = [_tensor_of(variable) for variable in variables]
+    values = [tf.convert_to_tensor(_value_of(variable)) for variable in variables]
     if values and all(operators.is_plain(value) for value in values):
         return operators.digests(values)
     return np.array([_digest(array_of(variable)) for variable in variables], np.int64)
