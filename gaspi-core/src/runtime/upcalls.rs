@@ -158,6 +158,12 @@ impl Upcalls for Inner {
         self.endpoints.verbs(self)?.take_incoming(peer, number)
     }
 
+    fn continue_incoming(&self, peer: Rank, from: u32, to: u32) {
+        if let Some(verbs) = self.endpoints.verbs(self) {
+            verbs.continue_incoming(peer, from, to);
+        }
+    }
+
     fn message(&self, peer: Rank, message: Message) {
         match message {
             Message::Group(message) => {

@@ -136,6 +136,9 @@ pub(crate) trait Upcalls: Send + Sync {
     /// on.
     fn take_incoming(&self, peer: Rank, number: u32) -> Option<Stopped>;
 
+    /// What has come of the bytes with a number, all of it, is continued under another one.
+    fn continue_incoming(&self, peer: Rank, from: u32, to: u32);
+
     /// A message has come that nobody answers.
     fn message(&self, peer: Rank, message: Message);
 

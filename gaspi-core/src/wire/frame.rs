@@ -27,7 +27,7 @@ pub(crate) const ACK_LEN: usize = 13;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection within a node; changes with the format.
-const MAGIC: u32 = 0x4741_000c;
+const MAGIC: u32 = 0x4741_000d;
 
 /// A message between two libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -93,10 +93,12 @@ pub(crate) enum Frame {
     /// not use it either.
     Release,
     /// What follows comes by the sender's device, by this attempt at a pair for messages, and in
-    /// messages that have this number.
+    /// messages that have this number. It `continues` the bytes of that number, unless that is 0,
+    /// behind the messages that were handled.
     Switch {
         attempt: u32,
         number: u32,
+        continues: u32,
     },
     /// The sender's end of this attempt at a pair for messages is no more. Of the messages that the
     /// receiver has sent by it under this number, 0 if none is known, so many were handled, and no

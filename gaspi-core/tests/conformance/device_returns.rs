@@ -1,5 +1,5 @@
-//! Connections that leave a device for their sockets, and come back to it: no message is lost,
-//! doubled or out of order, and nobody sees an error.
+//! Connections that leave a device for their sockets, or wait for its next pair, and come back to
+//! it: no message is lost, doubled or out of order, and nobody sees an error.
 
 use super::channels::{HEADER, post_as, until, whole};
 use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER};
@@ -21,6 +21,8 @@ const PASSIVE: [u64; 3] = [16, 3_000, 60_000];
 const FROM: u64 = 1 << 16;
 const TO: u64 = 2 << 16;
 const STEPS: u64 = 60;
+/// Time passes only as tests say.
+const OWN_TIME: &str = "time_scale=0";
 
 /// What a rank does, the same in each run with its seed.
 struct Chance(Cell<u64>);
@@ -206,32 +208,11 @@ fn nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost() {
 }
 
 fn a_long_cut_between_devices_costs_messages_nothing_while_sockets_work() {
-    const SECOND_NS: u64 = 1_000_000_000;
     let both = Both::new();
-    run_with_devices(2, "time_scale=0", |rt, fabric| {
+    run_with_devices(2, OWN_TIME, |rt, fabric| {
         let traffic = Traffic::new(rt);
         traffic.until_by_device(fabric, &both);
-        let over = AtomicBool::new(false);
-        let cut = Cell::new(rt.rank() == Rank(0));
-        ranks::scope(|scope| {
-            if rt.rank() == Rank(0) {
-                scope.spawn(|| {
-                    // As often as there are tries, each with its own limit.
-                    while !over.load(Ordering::Relaxed) {
-                        fabric.advance(SECOND_NS);
-                        std::thread::yield_now();
-                    }
-                });
-            }
-            for _ in 0..10 {
-                traffic.step(|| {
-                    if cut.take() {
-                        fabric.link(0, 1, 0);
-                    }
-                });
-            }
-            over.store(true, Ordering::Relaxed);
-        });
+        while_cut(rt, fabric, || false, || (0..10).for_each(|_| traffic.step(|| ())));
         both.wait();
         fabric.link(0, 1, 1);
     });
@@ -265,10 +246,150 @@ fn goodbyes_are_heard_while_ports_go_down() {
     }
 }
 
+/// Has rank 0 cut the link, and time pass from then on, while a body runs; time stops while it is
+/// held.
+fn while_cut(rt: &Runtime, fabric: &Fabric, holds: impl Fn() -> bool + Sync, body: impl FnOnce()) {
+    const SECOND_NS: u64 = 1_000_000_000;
+    let over = AtomicBool::new(false);
+    ranks::scope(|scope| {
+        if rt.rank() == Rank(0) {
+            fabric.link(0, 1, 0);
+            scope.spawn(|| {
+                // As often as there are tries, each with its own limit.
+                while !over.load(Ordering::Relaxed) {
+                    if !holds() {
+                        fabric.advance(SECOND_NS);
+                    }
+                    std::thread::yield_now();
+                }
+            });
+        }
+        body();
+        over.store(true, Ordering::Relaxed);
+    });
+}
+
+fn failed(rt: &Runtime) -> u32 {
+    rt.pairs().expect("a device").failed
+}
+
+/// No socket may carry the messages: they wait for the next pair, which is tried until the link is
+/// healed.
+fn a_cut_that_ends_while_the_next_pair_is_tried_costs_messages_nothing() {
+    let both = Both::new();
+    run_with_devices(2, OWN_TIME, |rt, fabric| {
+        let traffic = Traffic::new(rt);
+        for _ in 0..2 {
+            traffic.until_by_device(fabric, &both);
+            let (before, healed) = (failed(rt), AtomicBool::new(false));
+            let heals = || {
+                if failed(rt) > before && !healed.swap(true, Ordering::Relaxed) {
+                    fabric.link(0, 1, 1);
+                }
+                false
+            };
+            while_cut(rt, fabric, heals, || (0..5).for_each(|_| traffic.step(|| ())));
+            both.wait();
+            assert!(failed(rt) > before, "no pair has ended");
+        }
+    });
+}
+
+fn barriers_go_on_by_the_socket_while_no_pair_can_be_made() {
+    let both = Both::new();
+    run_with_devices(2, OWN_TIME, |rt, fabric| {
+        let traffic = Traffic::new(rt);
+        traffic.until_by_device(fabric, &both);
+        both.wait();
+        if rt.rank() == Rank(0) {
+            // The next attempt neither fails nor comes to anything: time stands still.
+            fabric.link(0, 1, 0);
+            fabric.break_pairs(0, 1);
+        }
+        both.wait();
+        let before = failed(rt);
+        (0..10).for_each(|_| meet(rt));
+        both.wait();
+        assert!(failed(rt) > before, "the pair is as it was");
+        both.wait();
+        if rt.rank() == Rank(0) {
+            fabric.link(0, 1, 1);
+            fabric.advance(1_000_000_000);
+        }
+        traffic.until_by_device(fabric, &both);
+    });
+}
+
+fn what_waits_for_a_pair_that_cannot_be_made_is_an_error_and_no_hang() {
+    let both = Both::new();
+    run_with_devices(2, OWN_TIME, |rt, fabric| {
+        let traffic = Traffic::new(rt);
+        let peer = Rank(1 - rt.rank().0);
+        traffic.until_by_device(fabric, &both);
+        both.wait();
+        while_cut(
+            rt,
+            fabric,
+            || false,
+            || {
+                let add = || rt.atomic_fetch_add(S0, 24, peer, 1, LIMIT);
+                let error = within(LIMIT_OF_CHANGE, "an error", || {
+                    std::iter::repeat_with(add).find_map(Result::err).expect("it is cut")
+                });
+                let told = error.to_string();
+                assert!(!error.is_timeout() && told.contains(&peer.to_string()), "{told}");
+                // Nothing keeps what may go by the socket.
+                meet(rt);
+                both.wait();
+            },
+        );
+    });
+}
+
+fn a_rank_that_leaves_while_its_messages_wait_for_a_pair_has_left() {
+    let both = Both::new();
+    let options = (OWN_TIME, &Config::default());
+    run_owned_with_devices(
+        2,
+        options,
+        |_| (),
+        |_| (),
+        |rt, fabric| {
+            let traffic = Traffic::new(&rt);
+            traffic.until_by_device(fabric, &both);
+            drop(traffic);
+            both.wait();
+            if rt.rank() == Rank(1) {
+                both.wait();
+                let has_left = || matches!(rt.ping(Rank(0), LIMIT), Err(Error::RankLeft { .. }));
+                soon("it has left, and is not lost", has_left);
+                return;
+            }
+            let before = failed(&rt);
+            fabric.link(0, 1, 0);
+            let add = rt.atomic_fetch_add(S0, 24, Rank(1), 1, Timeout::Millis(100));
+            fails!(add, Error::Timeout { .. });
+            fabric.break_pairs(0, 1);
+            soon("its end is gone", || {
+                fails!(rt.notify_waitsome(S0, 0, 1, Timeout::Test), Error::Timeout { .. });
+                failed(&rt) > before
+            });
+            both.wait();
+            within(AT_ONCE, "leaving", || drop(rt));
+        },
+    );
+}
+
 tests! {
+    BY_DEVICE:
+        nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost;
+    VERBS:
+        a_cut_that_ends_while_the_next_pair_is_tried_costs_messages_nothing,
+        a_rank_that_leaves_while_its_messages_wait_for_a_pair_has_left,
+        barriers_go_on_by_the_socket_while_no_pair_can_be_made,
+        what_waits_for_a_pair_that_cannot_be_made_is_an_error_and_no_hang;
     VERBS_PAIRS:
         a_long_cut_between_devices_costs_messages_nothing_while_sockets_work,
         goodbyes_are_heard_while_ports_go_down,
-        nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost,
         nothing_is_lost_while_ports_go_down_and_up;
 }

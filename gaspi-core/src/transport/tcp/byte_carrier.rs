@@ -5,8 +5,8 @@
 //! frame ([`Frame::Switch`](crate::wire::frame::Frame)), and everything behind goes the other way:
 //! the order of a connection is that of its bytes, whatever carries them.
 //!
-//! Where the carrier ends before the connection does, the bytes go back to the socket. So the
-//! carrier keeps what may not have arrived.
+//! Where the carrier ends before the connection does, the bytes go back to the socket, or on by the
+//! next carrier where no socket may have them. So the carrier keeps what may not have arrived.
 
 use crate::os::socket::Piece;
 use crate::transport::payload::{ChannelMessage, Payload};
@@ -28,7 +28,8 @@ pub(crate) enum Ahead {
 /// What was sent by a carrier that is no more, and may not have arrived.
 #[derive(Debug)]
 pub(crate) enum Kept {
-    Bytes(Vec<u8>),
+    /// Of frames, some of which may carry data of the program.
+    Bytes { bytes: Vec<u8>, has_data: bool },
     /// Data of a message, which was written ahead of it, and where it belongs.
     Data(Put, Payload),
 }
@@ -42,7 +43,8 @@ pub(crate) trait ByteCarrier: Debug + Send + Sync {
     fn attempt(&self) -> u32;
 
     /// Sends bytes of both pieces, in order, as many as there is room for; how many. Where there is
-    /// none for any, whoever makes room flushes the connection.
+    /// none for any, whoever makes room flushes the connection. Whether they may carry data of the
+    /// program is [kept](Kept) with them.
     ///
     /// # Errors
     /// EAGAIN without room, or where the bytes are to [go back](ByteCarrier::take_back); anything
@@ -50,7 +52,7 @@ pub(crate) trait ByteCarrier: Debug + Send + Sync {
     ///
     /// # Safety
     /// The pieces are readable.
-    unsafe fn send(&self, pieces: [Piece; 2]) -> io::Result<usize>;
+    unsafe fn send(&self, pieces: [Piece; 2], has_data: bool) -> io::Result<usize>;
 
     /// Writes the data of a message straight to where it belongs, if that can be done; a failure
     /// shows when something is sent.
@@ -64,5 +66,16 @@ pub(crate) trait ByteCarrier: Debug + Send + Sync {
 
     /// What has not arrived, in order, where the peer has handled so many messages and will handle
     /// no more. `None` if that cannot be, or is not known.
+    /// Where no socket may have it, data is left to the [next carrier](ByteCarrier::write_kept).
     fn take_back(&self, messages: u64) -> Option<Vec<Kept>>;
+
+    /// Writes data that an earlier carrier may not have brought, and that goes ahead of what is
+    /// sent by this one: all of it, or what there is room for; whoever makes room flushes the
+    /// connection.
+    ///
+    /// # Errors
+    /// The data may not be read any more, which ends the connection.
+    fn write_kept(&self) -> io::Result<bool> {
+        Ok(true)
+    }
 }

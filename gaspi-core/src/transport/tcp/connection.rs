@@ -108,7 +108,8 @@ impl Connection {
     ) -> Connection {
         let by_page = ByPage::through(pipes);
         let mut out = SendQueue { by_page, withheld, ..SendQueue::default() };
-        Frame::Epoch { count: epoch }.append_to(&mut out.wire);
+        // Ahead of all that goes beside the bytes.
+        Frame::Epoch { count: epoch }.append_to(&mut out.going_back.beside);
         Connection { epoch, out: Mutex::new(out), ..Connection::new(token, peer, false) }
     }
 
@@ -372,16 +373,12 @@ impl Connection {
             if out.going_back.has_any_beside() {
                 blocked |= self.send_beside(poll, fd, out)?;
             }
-            if out.sent == 0 && out.body.is_none() {
-                out.begin_switch();
-                if !out.is_switching() {
-                    out.refill();
-                }
-            }
-            if blocked || out.wire.is_empty() {
+            let ready = out.go_on_by_next();
+            out.fill_wire();
+            if matches!(ready, Ok(false)) || blocked || out.wire.is_empty() {
                 break;
             }
-            match send(fd, out) {
+            match ready.and_then(|_| send(fd, out)) {
                 Ok(()) => {
                     // Nobody waits for room in the socket any more.
                     if out.has_switched()
@@ -401,13 +398,13 @@ impl Connection {
                 }
             }
         }
-        if !blocked {
+        if !blocked && !out.carrying.is_held() {
             out.room.note_drained();
             if out.usage.is_last() && out.carrying.other().is_none_or(ByteCarrier::is_drained) {
                 socket::end_sending(fd);
             }
         }
-        if out.carrying.other().is_some() {
+        if !out.carrying.is_by_socket() {
             // Who makes room flushes.
             out.room.awaited = blocked;
         } else if blocked && out.room.direct_poll {
@@ -541,7 +538,9 @@ impl Connection {
     pub(crate) fn is_drained(&self) -> bool {
         let out = self.out();
         let nothing_waits = out.is_idle() && out.withheld.is_empty();
-        nothing_waits && out.carrying.other().is_none_or(ByteCarrier::is_drained)
+        nothing_waits
+            && !out.carrying.is_held()
+            && out.carrying.other().is_none_or(ByteCarrier::is_drained)
     }
 
     /// Whether data waits on it for another carrier than its socket.
@@ -549,10 +548,16 @@ impl Connection {
         !self.out().withheld.is_empty()
     }
 
-    /// Forgets data that waits for another carrier; whether there was any.
+    /// Forgets data that waits for another carrier, and all that waits with it where this rank has
+    /// to say goodbye; whether there was any.
     pub(crate) fn forget_withheld(&self, poll: &Epoll) -> bool {
         let mut out = self.out();
-        let had_any = !out.withheld.take().is_empty();
+        let mut had_any = !out.withheld.take().is_empty();
+        if out.usage.is_ending() && out.carrying.is_held() {
+            // What is left goes beside the bytes, in the middle of which the peer stands.
+            out.give_up();
+            had_any = true;
+        }
         if had_any {
             // Where it is broken it ends anyway.
             let _ = self.flush_unless_full(poll, &mut out);
@@ -563,22 +568,6 @@ impl Connection {
     /// Whether another carrier has what follows.
     pub(crate) fn is_carried(&self) -> bool {
         self.out().carrying.other().is_some()
-    }
-
-    /// What follows is to go by another carrier; false if the connection has one, or is ending.
-    pub(crate) fn carry_by(&self, poll: &Epoll, carrier: Arc<dyn ByteCarrier>) -> bool {
-        let mut out = self.out();
-        let begins = matches!(out.carrying, Carrying::Socket) && self.fd().is_some();
-        // A goodbye that is to be said waits for data.
-        let ends = out.usage.is_ending() && out.withheld.is_empty();
-        let over = out.going_back.has_ended(carrier.attempt());
-        if !begins || ends || over || out.usage.is_broken() {
-            return false;
-        }
-        out.carrying = Carrying::Next(carrier);
-        // Where it has broken, its end is dealt with like any other's.
-        let _ = self.flush_unless_full(poll, &mut out);
-        true
     }
 
     /// What carries its bytes has failed, and they cannot go back: it comes to its end.

@@ -102,7 +102,13 @@ impl<'a> Tcp<'a> {
             Frame::Epoch { count } => {
                 return self.table.note_epoch(self.up, connection, peer, count);
             }
-            Frame::Switch { attempt, number } => {
+            Frame::Switch { attempt, number, continues } => {
+                // What goes on behind another carrier's bytes is told of by the socket.
+                let by_socket = incoming.messages == 0;
+                if continues != 0 && !(by_socket && self.go_on(connection, peer, continues, number))
+                {
+                    return Err(Broken);
+                }
                 self.table.connections.switch(peer, number, connection);
                 // It may have come already.
                 self.up.catch_up();
@@ -137,6 +143,17 @@ impl<'a> Tcp<'a> {
             _ => return Err(Broken),
         }
         Ok(())
+    }
+
+    /// Bytes of a connection go on under another number; false if they are not its own.
+    fn go_on(self, connection: &Connection, peer: Rank, from: u32, to: u32) -> bool {
+        let connections = &self.table.connections;
+        if connections.number_of(peer, connection) != Some(from) {
+            return false;
+        }
+        // First: what comes under the new number stands behind it.
+        self.up.continue_incoming(peer, from, to);
+        connections.switch_back(peer, from, connection).is_ok()
     }
 
     fn greet(self, connection: &Connection, frame: &Frame) -> Result<(), Broken> {

@@ -5,6 +5,7 @@
 //! that a small request of another queue waits for a chunk at most. Small frames share a system
 //! call. Nothing here waits.
 
+mod carrying;
 mod going_back;
 mod room;
 mod unacknowledged;
@@ -19,12 +20,12 @@ use crate::policy::acknowledge::AckDelay;
 use crate::policy::coalesce::{Coalescing, Decision, Post};
 use crate::transport::CHUNK;
 use crate::transport::payload::{ChannelMessage, Payload};
-use crate::transport::tcp::byte_carrier::ByteCarrier;
 use crate::transport::tcp::pipes::{PipeGuard, Pipes};
 pub(crate) use crate::wire::frame::Encode;
 use crate::wire::frame::Frame;
 use crate::wire::message::{Put, RemoteAddress, Stream};
-use going_back::{GoingBack, SentAgain};
+pub(super) use carrying::Carrying;
+use going_back::GoingBack;
 use room::Room;
 use std::collections::VecDeque;
 use std::io;
@@ -161,49 +162,6 @@ pub(super) struct SendQueue {
     pub(super) going_back: GoingBack,
 }
 
-/// What carries the bytes.
-#[derive(Debug, Default)]
-pub(super) enum Carrying {
-    #[default]
-    Socket,
-    /// The socket up to here, then this.
-    Next(Arc<dyn ByteCarrier>),
-    /// The same, which the peer is being told.
-    Switching(Arc<dyn ByteCarrier>),
-    Other(Arc<dyn ByteCarrier>),
-    /// The socket, which brings once more what another one may not have.
-    Again(Box<SentAgain>),
-}
-
-impl Carrying {
-    /// What carries bytes in place of the socket.
-    pub(super) fn other(&self) -> Option<&dyn ByteCarrier> {
-        match self {
-            Carrying::Other(carrier) => Some(carrier.as_ref()),
-            _ => None,
-        }
-    }
-
-    /// Sends as much as there is room for.
-    ///
-    /// # Safety
-    /// The pieces are readable.
-    unsafe fn send(
-        &self,
-        fd: BorrowedFd<'_>,
-        pieces: [Piece; 2],
-        descriptors: &[BorrowedFd<'_>],
-    ) -> io::Result<usize> {
-        // SAFETY: as the caller says.
-        unsafe {
-            match self.other() {
-                Some(carrier) => carrier.send(pieces),
-                None => socket::send(fd, pieces, descriptors),
-            }
-        }
-    }
-}
-
 impl SendQueue {
     /// Tells the peer that another carrier follows, once nothing is on the way of which a part has
     /// been sent; or puts on the wire what is sent again.
@@ -220,7 +178,7 @@ impl SendQueue {
         match std::mem::take(&mut self.carrying) {
             Carrying::Next(carrier) => {
                 let (attempt, number) = (carrier.attempt(), carrier.number());
-                Frame::Switch { attempt, number }.append_to(&mut self.wire);
+                Frame::Switch { attempt, number, continues: 0 }.append_to(&mut self.wire);
                 self.carrying = Carrying::Switching(carrier);
             }
             carrying => self.carrying = carrying,
@@ -253,7 +211,18 @@ impl SendQueue {
     /// Whether nothing may be put on the wire, since the peer is told of another carrier, or hears
     /// once more what another one has not brought.
     pub(super) fn is_switching(&self) -> bool {
-        matches!(self.carrying, Carrying::Switching(_) | Carrying::Again(_))
+        let by_socket = matches!(self.carrying, Carrying::Switching(_) | Carrying::Again(_));
+        by_socket || self.carrying.is_held()
+    }
+
+    /// Puts what comes next on the wire, if nothing is there of which a part has been sent.
+    pub(super) fn fill_wire(&mut self) {
+        if self.sent == 0 && self.body.is_none() {
+            self.begin_switch();
+            if !self.is_switching() {
+                self.refill();
+            }
+        }
     }
 
     /// Takes note of a request. Whether it is held back, and the time if it comes soon after the
@@ -272,13 +241,16 @@ impl SendQueue {
     pub(super) fn forget_wire(&mut self) {
         self.sent = 0;
         self.wire.clear();
+        self.going_back.has_data = false;
         if self.wire.capacity() > KEEP && self.is_idle() {
             self.wire = Vec::new();
         }
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.wire.is_empty() && self.control.is_empty() && self.streams.is_empty()
+        let none_beside = !self.going_back.has_any_beside();
+        let none_queued = self.control.is_empty() && self.streams.is_empty();
+        self.wire.is_empty() && none_queued && none_beside
     }
 
     /// Whether no request of this rank is under way.
@@ -296,6 +268,7 @@ impl SendQueue {
             }
             if let Some(next) = self.control.pop_front() {
                 self.wire.extend(next.bytes);
+                self.going_back.has_data |= next.has_data;
                 // Those of a frame that is on the wire already stay.
                 self.descriptors.extend(next.descriptors);
             }
@@ -396,7 +369,7 @@ impl SendQueue {
         while self.sent < self.wire.len() || data.len > 0 {
             let wire = Piece::of(&self.wire[self.sent..]);
             // SAFETY: the frames are owned here; the data is readable, as the caller says.
-            match unsafe { self.carrying.send(fd, [wire, data], &[]) } {
+            match unsafe { self.carrying.send(fd, [wire, data], &[], true) } {
                 Ok(sent) => {
                     let of_wire = sent.min(wire.len);
                     self.sent += of_wire;
@@ -420,6 +393,7 @@ impl SendQueue {
         }
         self.sent = 0;
         self.wire.clear();
+        self.going_back.has_data = false;
         false
     }
 
@@ -441,6 +415,7 @@ impl SendQueue {
 
     /// Puts the next part of a request on the wire; true if that was the last one.
     fn encode(&mut self, item: &mut Item) -> bool {
+        self.going_back.has_data |= !matches!(item, Item::Frame(_));
         match item {
             Item::Frame(frame) => {
                 frame.append_to(&mut self.wire);
@@ -548,7 +523,7 @@ fn send_copied(fd: BorrowedFd<'_>, out: &SendQueue) -> io::Result<usize> {
     let descriptors: Vec<BorrowedFd<'_>> = out.descriptors.iter().map(AsFd::as_fd).collect();
     // SAFETY: the frames are owned here, the payload's memory stays while its lock is held, the
     // zeroes are constant.
-    unsafe { out.carrying.send(fd, [head, rest], &descriptors) }
+    unsafe { out.carrying.send(fd, [head, rest], &descriptors, out.going_back.has_data) }
 }
 
 /// Sends a large payload, and its frames before, without copying it into the kernel; `None` where

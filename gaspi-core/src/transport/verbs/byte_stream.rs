@@ -10,48 +10,47 @@
 //! Invariant: bytes of a number are handled only once the socket has brought the number, and in
 //! their order.
 
-use super::kept::KeptBytes;
-use super::lane::{Lane, LaneState};
-use super::queue_pair::{PostedBytes, STREAM_HEAD};
+use super::kept::{DataAhead, KeptBytes};
+use super::lane::Lane;
+use super::queue_pair::STREAM_HEAD;
 use super::receives::Receives;
 use super::{STREAM, Verbs};
 use crate::ids::Rank;
-use crate::os::event::Wakeup;
-use crate::os::socket::Piece;
 use crate::policy::acknowledge::{Batch, Flush};
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 use crate::transport::numbers::NumberMap;
-use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier, Kept};
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::connections::Owner;
 use crate::transport::tcp::receive::Incoming;
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Arc, Weak};
 
 /// Pairs with a peer that have failed before its connections stay with their sockets.
 pub(super) const FAILURES: u32 = 3;
 
 /// What may not have arrived of the bytes of a connection whose pair is no more.
-type KeptPlace = Mutex<Option<KeptBytes>>;
+pub(super) type KeptPlace = Mutex<Option<KeptBytes>>;
 
 /// Who sends by a lane.
 #[derive(Debug, Default)]
-struct Sender {
+pub(super) struct Sender {
     /// The name of the connection.
-    token: Option<u64>,
+    pub(super) token: Option<u64>,
+    /// The same of one whose pair is no more, and that goes on by the next one.
+    pub(super) continues: Option<u64>,
     /// That of its bytes, or of the last ones that there were.
-    number: u32,
+    pub(super) number: u32,
     /// Of its carrier, which may be gone.
-    kept: Weak<KeptPlace>,
+    pub(super) kept: Weak<KeptPlace>,
 }
 
 /// Which connection sends by a lane.
 #[derive(Debug, Default)]
 pub(super) struct StreamUser {
-    of: Mutex<Sender>,
+    pub(super) of: Mutex<Sender>,
+    /// What the next pair writes before it carries the connection that continues.
+    pub(super) ahead: DataAhead,
     /// Whether it waits for room, or until all has arrived.
     waits: AtomicBool,
     failures: AtomicU32,
@@ -65,6 +64,16 @@ impl StreamUser {
     /// Whether it waits for room, or until all has arrived.
     pub(super) fn waits(&self) -> bool {
         self.waits.load(Ordering::SeqCst)
+    }
+
+    /// It waits from now on; whether it has before.
+    pub(super) fn wait(&self) -> bool {
+        self.waits.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether connections have left the pair of this attempt, or a later one.
+    pub(super) fn has_left(&self, attempt: u32) -> bool {
+        self.left.load(Ordering::Relaxed) >= attempt
     }
 
     /// The pair has failed; whether it was the last one for messages.
@@ -87,13 +96,17 @@ impl StreamUser {
         self.tries_again.swap(false, Ordering::Relaxed)
     }
 
-    /// The pair of this attempt is no more, and what may not have arrived goes by the socket.
-    pub(super) fn keep(&self, attempt: u32, kept: Option<KeptBytes>) {
+    /// The pair of this attempt is no more, and what may not have arrived goes by the socket, or by
+    /// the next pair.
+    pub(super) fn keep(&self, attempt: u32, kept: Option<KeptBytes>, by_next: bool) {
         let mut of = self.of.lock();
-        if let Some(place) = of.kept.upgrade() {
-            *place.lock() = kept.filter(|kept| kept.number == of.number);
+        // A pair that was not used has none, and those of the one before may not be told of yet.
+        let kept = kept.filter(|kept| kept.number == of.number);
+        if let Some(place) = of.kept.upgrade().filter(|_| kept.is_some()) {
+            *place.lock() = kept;
         }
-        of.token = None;
+        let token = of.token.take();
+        of.continues = token.or(of.continues).filter(|_| by_next);
         drop(of);
         self.left.store(attempt, Ordering::Relaxed);
         // Nothing ends any more that it could wait for.
@@ -103,185 +116,6 @@ impl StreamUser {
     /// Pairs are tried again, however many have failed.
     pub(super) fn forget_failures(&self) {
         self.failures.store(0, Ordering::Relaxed);
-    }
-}
-
-/// The sending half of a connection.
-#[derive(Debug)]
-struct DeviceBytes {
-    lane: Arc<Lane>,
-    /// Of the pair: another one does not carry on.
-    attempt: u32,
-    number: u32,
-    /// Of the progress thread, since nobody else may see when there is room.
-    wakeup: Arc<Wakeup>,
-    /// Of the device: whether somebody has to look at its lanes.
-    has_stalled: Arc<AtomicBool>,
-    kept: Arc<KeptPlace>,
-}
-
-impl DeviceBytes {
-    /// Whether the pair is no more.
-    fn is_gone(&self, state: &LaneState) -> bool {
-        state.pair.is_none() || state.pairing.attempt() != self.attempt
-    }
-
-    /// The device has refused a request: the pair is to be taken down.
-    fn fail(&self, state: &mut LaneState, reason: &str) {
-        state.note_failure(reason, false);
-        self.has_stalled.store(true, Ordering::Release);
-        self.wakeup.wake();
-    }
-
-    /// Has the connection flushed when something has ended.
-    fn wait(&self) {
-        if !self.lane.user.waits.swap(true, Ordering::SeqCst) {
-            self.wakeup.wake();
-        }
-    }
-}
-
-impl ByteCarrier for DeviceBytes {
-    fn number(&self) -> u32 {
-        self.number
-    }
-
-    fn attempt(&self) -> u32 {
-        self.attempt
-    }
-
-    unsafe fn send(&self, pieces: [Piece; 2]) -> io::Result<usize> {
-        let full = || Err(io::Error::from_raw_os_error(libc::EAGAIN));
-        let mut state = self.lane.lock();
-        if !state.is_up_since(self.attempt) {
-            if self.is_gone(&state) && self.lane.user.left.load(Ordering::Relaxed) < self.attempt {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
-            // Until the peer has said what it has handled.
-            return full();
-        }
-        // SAFETY: as the caller says.
-        let posted = unsafe { state.post_bytes(self.number, pieces) };
-        if state.has_failed() {
-            self.has_stalled.store(true, Ordering::Release);
-            self.wakeup.wake();
-        }
-        match posted {
-            Ok(0) => {
-                // Where this fails the completion tells.
-                let _ = state.signal();
-                self.wait();
-                full()
-            }
-            Ok(sent) => Ok(sent),
-            Err(reason) => {
-                self.fail(&mut state, &reason);
-                full()
-            }
-        }
-    }
-
-    unsafe fn write_ahead(&self, message: &ChannelMessage<'_>) -> Ahead {
-        if message.by_device.is_none() {
-            return Ahead::GoesAlong;
-        }
-        let size = message.data.len as u64;
-        let admitted = |state: &mut LaneState| {
-            // What is wrong with the pair shows when the message is sent.
-            let up = state.is_up_since(self.attempt);
-            let admitted = if up { state.admits(size) } else { Ahead::GoesAlong };
-            if admitted == Ahead::Waits {
-                self.wait();
-            }
-            admitted
-        };
-        let first = admitted(&mut self.lane.lock());
-        if first != Ahead::Written {
-            return first;
-        }
-        // Held until it is posted: a delete of its segment waits for what is posted before.
-        let in_place = message.in_place();
-        // Copied without the lock.
-        // SAFETY: as the caller says.
-        let Some(data) = (unsafe { LaneState::data_of(self.number, message, in_place.as_ref()) })
-        else {
-            return Ahead::GoesAlong;
-        };
-        let mut state = self.lane.lock();
-        match admitted(&mut state) {
-            Ahead::Written => match state.post_data(data) {
-                Ok(()) => Ahead::Written,
-                Err(reason) => {
-                    self.fail(&mut state, &reason);
-                    Ahead::GoesAlong
-                }
-            },
-            other => other,
-        }
-    }
-
-    fn is_drained(&self) -> bool {
-        let mut state = self.lane.lock();
-        if self.is_gone(&state) {
-            // What was posted and did not arrive goes by the socket, or never does.
-            return self.kept.lock().as_ref().is_none_or(KeptBytes::is_empty);
-        }
-        let drained = state.has_ended_all();
-        if !drained {
-            let _ = state.signal();
-            self.wait();
-        }
-        drained
-    }
-
-    fn take_back(&self, messages: u64) -> Option<Vec<Kept>> {
-        match self.kept.lock().take() {
-            Some(kept) => kept.behind(messages),
-            // Nothing was posted.
-            None => (messages == 0).then(Vec::new),
-        }
-    }
-}
-
-impl LaneState {
-    /// Posts bytes of a connection, as many as there is room for; how many.
-    ///
-    /// # Errors
-    /// What the device says.
-    ///
-    /// # Safety
-    /// The pieces are readable.
-    pub(super) unsafe fn post_bytes(
-        &mut self,
-        number: u32,
-        mut pieces: [Piece; 2],
-    ) -> Result<usize, String> {
-        let mut sent = 0;
-        while pieces[0].len + pieces[1].len > 0 && self.room() > 0 {
-            let (id, freed) = (self.direct.next(), self.direct.freed());
-            let signalled = self.is_signalled(self.room());
-            let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
-            let along = self.posted.along(id, pair.limits().depth);
-            // SAFETY: as the caller says.
-            let posted =
-                unsafe { pair.post_bytes((id, freed), (number, pieces), signalled, along) };
-            let PostedBytes { size, len, signalled, buffer } = match posted {
-                Ok(Some(posted)) => posted,
-                Ok(None) => break,
-                // What was posted before is kept, as what is under way.
-                Err(reason) if sent > 0 => {
-                    self.note_failure(&reason, false);
-                    break;
-                }
-                Err(reason) => return Err(reason),
-            };
-            self.direct.posted(signalled);
-            self.posted.note(id, number, (len, buffer));
-            sent += size;
-            let first = size.min(pieces[0].len);
-            pieces = [pieces[0].behind(first), pieces[1].behind(size - first)];
-        }
-        Ok(sent)
     }
 }
 
@@ -318,75 +152,6 @@ pub(super) struct Streams {
 
 /// Sending.
 impl Verbs<'_> {
-    /// For the progress thread: has the device carry connections that it does not yet.
-    pub(super) fn carry_connections(self) {
-        let wanted = self.table.device.carries_messages() && self.table.condition.is_usable();
-        if !wanted || !self.stream.connections.take_news() {
-            return;
-        }
-        for connection in self.stream.remote(self.up) {
-            let Some(peer) = connection.peer().map(Rank).filter(|_| connection.fd().is_some())
-            else {
-                continue;
-            };
-            let lane = self.table.lane(STREAM, peer);
-            if self.stream.is_suspected(peer) {
-                continue;
-            }
-            let failed = lane.user.failures() >= FAILURES;
-            // What waits for a pair may use one that the peer has tried to make once more. Asked
-            // before the lane is locked: who sends locks the connection first.
-            let waits = failed && connection.withholds();
-            let state = lane.lock();
-            let attempt = state.pairing.attempt();
-            if failed && !(state.pairing.is_up() && waits) {
-                continue;
-            }
-            if state.pairing.is_up() && attempt <= lane.shown.attempts.lost() {
-                // It went with an earlier connection, and is about to be taken down.
-                self.stream.connections.note_news();
-            } else if state.pairing.is_up() {
-                drop(state);
-                self.carry(&connection, peer, attempt);
-            } else {
-                self.begin(lane, state);
-            }
-        }
-    }
-
-    fn carry(self, connection: &Arc<Connection>, peer: Rank, attempt: u32) {
-        let new = || Arc::new(Lane::new(STREAM, peer));
-        let lane = self.table.place(STREAM, peer).share_or_init(new);
-        let mut of = lane.user.of.lock();
-        if of.token.is_some_and(|token| self.stream.connections.get(token).is_some()) {
-            // Once that has ended.
-            return;
-        }
-        let (number, kept) = (of.number + 1, Arc::default());
-        *of = Sender { token: Some(connection.token), number, kept: Arc::downgrade(&kept) };
-        drop(of);
-        let wakeup = Arc::clone(&self.stream.sets.wakeup);
-        let has_stalled = Arc::clone(&self.table.has_stalled);
-        let lane_of_it = Arc::clone(&lane);
-        let bytes = DeviceBytes { lane: lane_of_it, attempt, number, wakeup, has_stalled, kept };
-        if connection.carry_by(&self.stream.sets.data, Arc::new(bytes)) {
-            let state = lane.lock();
-            if state.pair.is_none() || state.pairing.attempt() != attempt {
-                // Another pair may carry it, once it is back on its socket.
-                lane.user.of.lock().token = None;
-            }
-            drop(state);
-            // Messages may wait for that.
-            self.up.ranks().wake_own();
-        } else {
-            lane.user.of.lock().token = None;
-            if connection.is_sending_again() {
-                // Once that has been sent.
-                self.stream.connections.note_news();
-            }
-        }
-    }
-
     /// Something has ended of what was posted; or the pair has come up.
     pub(super) fn go_on_with_stream(self, lane: &Lane, comes_up: bool) {
         if comes_up {
@@ -409,10 +174,14 @@ impl Verbs<'_> {
     /// The pair of a lane has ended, and the connections that it has carried with it. With the
     /// lane's lock.
     pub(super) fn abort_connections(self, lane: &Lane) {
-        let sender = lane.user.of.lock().token.take();
-        let sender = sender.and_then(|token| self.stream.connections.get(token));
+        let mut of = lane.user.of.lock();
+        let senders = [of.token.take(), of.continues.take()];
+        drop(of);
+        lane.user.ahead.forget();
+        let sender = |token: Option<u64>| self.stream.connections.get(token?);
         let receivers = self.stream.connections.switched_by(lane.peer);
-        sender.iter().chain(&receivers).for_each(|connection| connection.abort());
+        let senders = senders.into_iter().filter_map(sender);
+        senders.chain(receivers).for_each(|connection| connection.abort());
     }
 }
 

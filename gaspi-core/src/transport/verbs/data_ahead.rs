@@ -11,22 +11,10 @@ use super::kept::KeptData;
 use super::lane::{Kind, LaneState};
 use super::queue_pair::QueuePair;
 use super::work::{Local, Remote, WorkRequest};
-use crate::segment::prepared::Prepared;
 use crate::transport::payload::{ChannelMessage, InPlace};
 use crate::transport::tcp::byte_carrier::Ahead;
 use crate::wire::message::{Put, RemoteAddress};
 use std::sync::Arc;
-
-/// Data of a message, and where it goes.
-pub(super) struct Data {
-    local: Local,
-    remote: Remote,
-    size: u64,
-    /// The memory, as the device knows it, unless it is a segment.
-    memory: Option<Arc<Prepared>>,
-    /// The same for a socket.
-    kept: KeptData,
-}
 
 impl LaneState {
     /// The data of a message, where it lies or copied into its slot; `None` if no device can write
@@ -38,7 +26,7 @@ impl LaneState {
         number: u32,
         message: &ChannelMessage<'_>,
         in_place: Option<&InPlace<'_>>,
-    ) -> Option<Data> {
+    ) -> Option<Box<KeptData>> {
         let copy = message.by_device?;
         let (head, size) = (message.head.len() as u64, message.data.len as u64);
         let to = copy.to.behind(head);
@@ -48,15 +36,15 @@ impl LaneState {
         let put = Put { remote: place, size, ..message.put };
         if let Some(InPlace { key, memory, .. }) = in_place {
             let local = Local { address: message.data.pointer as u64, key: Some(*key) };
-            let kept = KeptData { number, put, payload: message.in_its_place()? };
-            return Some(Data { local, remote, size, memory: memory.clone(), kept });
+            let (payload, _memory) = (message.in_its_place()?, memory.clone());
+            return Some(Box::new(KeptData { number, put, payload, local, remote, _memory }));
         }
         // SAFETY: as the caller says.
         unsafe { message.compose() };
         let address = message.slot.pointer(head) as u64;
         let local = Local { address, key: Some(copy.slot.local_key) };
-        let kept = KeptData { number, put, payload: message.slot.behind(head) };
-        Some(Data { local, remote, size, memory: Some(Arc::clone(&copy.slot)), kept })
+        let (payload, _memory) = (message.slot.behind(head), Some(Arc::clone(&copy.slot)));
+        Some(Box::new(KeptData { number, put, payload, local, remote, _memory }))
     }
 
     /// Whether a write of so many bytes fits the send queue, now or once that has emptied.
@@ -76,12 +64,14 @@ impl LaneState {
         Ahead::Waits
     }
 
-    /// Posts the write of data that is [admitted](LaneState::admits).
+    /// Posts the write of data that is [admitted](LaneState::admits), and takes it unless nothing
+    /// of it was posted.
     ///
     /// # Errors
     /// What the device says.
-    pub(super) fn post_data(&mut self, data: Data) -> Result<(), String> {
-        let Data { mut local, mut remote, mut size, memory, kept } = data;
+    pub(super) fn post_data(&mut self, data: &mut Option<Box<KeptData>>) -> Result<(), String> {
+        let Some(kept) = data else { return Ok(()) };
+        let (mut local, mut remote, mut size) = (kept.local, kept.remote, kept.put.size);
         let message = self.pair.as_ref().map_or(0, |pair| pair.limits().message);
         let (before, mut posted) = (self.direct.next(), Ok(()));
         while size > 0 && posted.is_ok() {
@@ -95,7 +85,7 @@ impl LaneState {
         if self.direct.next() > before {
             self.counters.begun += 1;
             self.posted.begin(kept.number);
-            self.note(Kind::Data { _memory: memory, kept: Some(Box::new(kept)) });
+            self.note(Kind::Data(data.take()));
         }
         posted
     }

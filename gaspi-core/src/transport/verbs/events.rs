@@ -165,6 +165,8 @@ impl Verbs<'_> {
             if state.pair.is_some() {
                 state.note_failure("this rank's device has failed", true);
                 self.table.has_stalled.store(true, Ordering::Release);
+            } else {
+                self.abort_waiting(lane);
             }
         }
         self.stream.sets.wakeup.wake();

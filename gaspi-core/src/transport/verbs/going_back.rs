@@ -13,7 +13,8 @@
 //! bring the news on a connection that was not there before.
 //!
 //! A sender that hears this sends by its socket what was not handled, and what follows
-//! ([`Frame::Resume`]). Each half of a connection does so by itself.
+//! ([`Frame::Resume`]), or by the [next pair](super::continuing) where no socket may carry it. Each
+//! half of a connection does so by itself.
 //!
 //! A rank whose device has failed, or does not stop the end, breaks the connections instead: what
 //! its device has acknowledged may not be in memory, and waits of the peer that ended with an
@@ -22,7 +23,7 @@
 //! Invariant: a message is counted if and only if it has been handled, or will be.
 
 use super::byte_stream::{Chunk, Streams};
-use super::kept::{KeptBytes, KeptData, Live};
+use super::kept::{KeptBytes, KeptPart, Live};
 use super::lane::{Kind, Lane, LaneState};
 use super::queue_pair::STREAM_HEAD;
 use super::receives::Receives;
@@ -30,7 +31,6 @@ use super::{STREAM, Verbs};
 use crate::ids::Rank;
 use crate::sync::Ordering;
 use crate::transport::software_target::Stopped;
-use crate::transport::tcp::byte_carrier::Kept;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::wire::frame::Frame;
 use std::sync::Arc;
@@ -91,7 +91,7 @@ impl Verbs<'_> {
     /// How many messages with this number have come, if this rank's end of the attempt that they
     /// were to come by is no more, and nothing has failed.
     pub(crate) fn came_by_ended(self, peer: Rank, attempt: u32, number: u32) -> Option<u64> {
-        if self.table.forced || self.table.condition.has_failed() {
+        if self.table.condition.has_failed() {
             return None;
         }
         let receives = self.table.receives.lock();
@@ -114,7 +114,7 @@ impl Verbs<'_> {
             return;
         }
         let mut state = lane.lock();
-        let fails = self.table.forced || self.table.condition.has_failed();
+        let fails = self.is_last(lane, &state) || self.table.condition.has_failed();
         if fails || state.pair.is_none() || !state.is_stopped() {
             return;
         }
@@ -122,7 +122,8 @@ impl Verbs<'_> {
         let parked = receives.streams.count_parked(peer);
         let attempt = state.pairing.attempt();
         let back = |connection: Arc<Connection>| {
-            let number = self.stream.connections.number_of(peer, &connection).or(parked);
+            // The one that goes on from that which the socket has told of may be parked.
+            let number = self.stream.connections.number_of(peer, &connection).max(parked);
             let number = number.unwrap_or(0);
             let messages = receives.streams.messages_of(peer, number);
             (connection, Frame::Back { attempt, number, messages })
@@ -137,7 +138,8 @@ impl Verbs<'_> {
     pub(super) fn release_connections(self, lane: &Lane, state: &mut LaneState) {
         if std::mem::take(&mut state.outbox.goes_back) {
             let kept = state.take_kept();
-            lane.user.keep(state.pairing.attempt(), kept);
+            let by_next = self.table.has_to_carry_messages();
+            lane.user.keep(state.pairing.attempt(), kept, by_next);
         } else {
             self.abort_connections(lane);
         }
@@ -157,15 +159,15 @@ impl LaneState {
         let (pair, freed) = (self.pair.as_ref()?, self.direct.freed());
         let live = self.posted.take(freed, |buffer, len| pair.sent_from(buffer, len));
         let Live { number, before: acknowledged, messages } = live;
-        let bytes =
-            |(id, message): (u64, Vec<u8>)| (id, Kept::Bytes(message[STREAM_HEAD..].to_vec()));
-        let mut found: Vec<(u64, Kept)> = messages.into_iter().map(bytes).collect();
+        let bytes = |(id, message, has_data): (u64, Vec<u8>, bool)| {
+            (id, KeptPart::Bytes(message[STREAM_HEAD..].to_vec(), has_data))
+        };
+        let mut found: Vec<(u64, KeptPart)> = messages.into_iter().map(bytes).collect();
         for sent in &mut self.sent {
-            if let Kind::Data { kept, .. } = &mut sent.kind
+            if let Kind::Data(kept) = &mut sent.kind
                 && let Some(kept) = kept.take_if(|kept| kept.number == number)
             {
-                let KeptData { put, payload, .. } = *kept;
-                found.push((sent.last, Kept::Data(put, payload)));
+                found.push((sent.last, KeptPart::Data(kept)));
             }
         }
         found.sort_by_key(|(id, _)| *id);

@@ -3,15 +3,20 @@
 //!
 //! A message of bytes lies in the buffer that it is sent from until its request has ended; one that
 //! goes along with its request has a copy here, which it is posted from. Data that was written
-//! ahead of a message stays where it lies until the message has been taken, or is revoked.
+//! ahead of a message stays where it lies until the message has been taken, or is revoked. Where no
+//! socket may carry it the next pair writes it again, so that the device goes on knowing its
+//! memory.
 //!
 //! Invariant: what is kept are the requests that have not ended, in their order.
 
-use super::work::{Along, INLINE};
+use super::work::{Along, INLINE, Local, Remote};
+use crate::segment::prepared::Prepared;
+use crate::sync::Mutex;
 use crate::transport::payload::Payload;
 use crate::transport::tcp::byte_carrier::Kept;
 use crate::wire::message::Put;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A message that was posted.
 #[derive(Debug, Clone, Copy)]
@@ -23,6 +28,8 @@ struct Message {
     len: u32,
     /// The buffer of the pair that it is sent from, unless it goes along.
     buffer: Option<u32>,
+    /// Whether it may carry data of the program.
+    has_data: bool,
 }
 
 /// Messages that were posted to a pair, by the number of their request modulo the depth of the send
@@ -58,12 +65,17 @@ impl Posted {
 
     /// Such a message was posted.
     #[inline]
-    pub(super) fn note(&mut self, id: u64, number: u32, (len, buffer): (usize, Option<usize>)) {
+    pub(super) fn note(
+        &mut self,
+        id: u64,
+        (number, has_data): (u32, bool),
+        (len, buffer): (usize, Option<usize>),
+    ) {
         self.begin(number);
         self.count += 1;
         let nth = (id % self.along.len() as u64) as usize;
         let (len, buffer) = (len as u32, buffer.map(|buffer| buffer as u32));
-        self.messages[nth] = Some(Message { id, number, len, buffer });
+        self.messages[nth] = Some(Message { id, number, len, buffer, has_data });
     }
 }
 
@@ -72,8 +84,8 @@ pub(super) struct Live {
     pub(super) number: u32,
     /// How many there have been before.
     pub(super) before: u64,
-    /// Each with the number of its request.
-    pub(super) messages: Vec<(u64, Vec<u8>)>,
+    /// Each with the number of its request, and whether it may carry data of the program.
+    pub(super) messages: Vec<(u64, Vec<u8>, bool)>,
 }
 
 impl Posted {
@@ -93,18 +105,32 @@ impl Posted {
                 None => &along[..message.len as usize],
                 Some(buffer) => sent_from(buffer as usize, message.len as usize),
             };
-            found.push((message.id, bytes.to_vec()));
+            found.push((message.id, bytes.to_vec(), message.has_data));
         }
         Live { number, before: count - found.len() as u64, messages: found }
     }
 }
 
-/// Data that was written ahead of a message of this number.
+/// Data that is written ahead of a message of this number.
 #[derive(Debug)]
 pub(super) struct KeptData {
     pub(super) number: u32,
+    /// What it is for a socket.
     pub(super) put: Put,
     pub(super) payload: Payload,
+    /// The same for a device.
+    pub(super) local: Local,
+    pub(super) remote: Remote,
+    /// The memory, as the device knows it, unless it is a segment.
+    pub(super) _memory: Option<Arc<Prepared>>,
+}
+
+/// One thing that may not have arrived.
+#[derive(Debug)]
+pub(super) enum KeptPart {
+    /// The bytes of a message, and whether they may carry data of the program.
+    Bytes(Vec<u8>, bool),
+    Data(Box<KeptData>),
 }
 
 /// What is kept of the bytes with a number, once their pair is no more.
@@ -113,7 +139,7 @@ pub(super) struct KeptBytes {
     pub(super) number: u32,
     /// Messages that have been acknowledged.
     pub(super) acknowledged: u64,
-    pub(super) kept: VecDeque<Kept>,
+    pub(super) kept: VecDeque<KeptPart>,
 }
 
 impl KeptBytes {
@@ -123,12 +149,63 @@ impl KeptBytes {
 
     /// What is left where the peer has handled so many messages; `None` if it has not handled what
     /// was acknowledged.
-    pub(super) fn behind(mut self, messages: u64) -> Option<Vec<Kept>> {
+    pub(super) fn behind(mut self, messages: u64) -> Option<VecDeque<KeptPart>> {
         let mut handled = messages.checked_sub(self.acknowledged)?;
         while handled > 0 {
             // The data in front of a message has come before it.
-            handled -= u64::from(matches!(self.kept.pop_front()?, Kept::Bytes(_)));
+            handled -= u64::from(matches!(self.kept.pop_front()?, KeptPart::Bytes(..)));
         }
-        Some(self.kept.into())
+        Some(self.kept)
+    }
+}
+
+impl From<KeptPart> for Kept {
+    /// As a socket sends it.
+    fn from(part: KeptPart) -> Kept {
+        match part {
+            KeptPart::Bytes(bytes, has_data) => Kept::Bytes { bytes, has_data },
+            KeptPart::Data(data) => Kept::Data(data.put, data.payload),
+        }
+    }
+}
+
+/// Data that the next pair writes, in order, before it carries bytes.
+#[derive(Debug, Default)]
+pub(super) struct DataAhead(Mutex<VecDeque<Box<KeptData>>>);
+
+impl DataAhead {
+    /// Keeps the data of a pair ahead of what it was still to write itself; gives the bytes.
+    pub(super) fn keep(&self, parts: impl Iterator<Item = KeptPart>) -> Vec<Kept> {
+        let (mut data, mut bytes) = (VecDeque::new(), Vec::new());
+        for part in parts {
+            match part {
+                KeptPart::Bytes(part, has_data) => {
+                    bytes.push(Kept::Bytes { bytes: part, has_data });
+                }
+                KeptPart::Data(part) => data.push_back(part),
+            }
+        }
+        let mut all = self.0.lock();
+        data.append(&mut all);
+        *all = data;
+        bytes
+    }
+
+    pub(super) fn take(&self) -> Option<Box<KeptData>> {
+        self.0.lock().pop_front()
+    }
+
+    /// Puts back what was taken last.
+    pub(super) fn put_first(&self, data: Box<KeptData>) {
+        self.0.lock().push_front(data);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.lock().is_empty()
+    }
+
+    /// Its connection has ended.
+    pub(super) fn forget(&self) {
+        drop(std::mem::take(&mut *self.0.lock()));
     }
 }

@@ -18,7 +18,6 @@ use super::shown::Shown;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest, immediate};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::segment::Segment;
-use crate::segment::prepared::Prepared;
 use crate::sync::{Mutex, MutexGuard, slots};
 use crate::wire::frame::Frame;
 use crate::wire::message::{Put, Stream};
@@ -77,11 +76,8 @@ pub(super) enum Kind {
     Atomic(AtomicSent),
     Answer,
     /// Data that was written ahead of a message, from memory that the device knows until then.
-    Data {
-        _memory: Option<Arc<Prepared>>,
-        /// Apart, so that what ends often stays small.
-        kept: Option<Box<KeptData>>,
-    },
+    /// Apart, so that what ends often stays small.
+    Data(Option<Box<KeptData>>),
 }
 
 impl Kind {
@@ -93,7 +89,7 @@ impl Kind {
                 Some((*stream, *requests))
             }
             Kind::Fence(run) => *run,
-            Kind::Proof | Kind::Atomic(_) | Kind::Answer | Kind::Data { .. } => None,
+            Kind::Proof | Kind::Atomic(_) | Kind::Answer | Kind::Data(_) => None,
         }
     }
 }
@@ -269,6 +265,11 @@ impl LaneState {
     /// Whether the pair is to be taken down.
     pub(super) fn has_failed(&self) -> bool {
         self.failed.is_some()
+    }
+
+    /// Whether connections leave the pair, which nothing has failed on.
+    pub(super) fn is_return(&self) -> bool {
+        self.failed.as_ref().is_some_and(|failure| failure.is_return)
     }
 
     pub(super) fn take_failure(&mut self) -> Option<Failure> {
@@ -556,7 +557,7 @@ impl LaneState {
                 }
                 // SAFETY: what is under way is dropped with its pair.
                 Kind::Atomic(atomic) => unsafe { atomic.finish() },
-                Kind::Answer | Kind::Data { .. } => {}
+                Kind::Answer | Kind::Data(_) => {}
             }
         }
     }

@@ -25,8 +25,9 @@ enum Phase {
     Proving,
     /// Requests go this way.
     Up,
-    /// This end is gone, and the other one may not know yet.
-    Ending,
+    /// This end is gone, and the other one may not know yet. Where the peer's was gone before, and
+    /// the pair has not been up, it may have `reasons` that another attempt would meet.
+    Ending { reasons: bool },
 }
 
 /// What is to be done next, in this order.
@@ -90,7 +91,7 @@ impl PairState {
 
     /// Whether the end of an attempt has not been heard of from the peer.
     pub(super) fn is_ending(&self) -> bool {
-        self.phase == Phase::Ending
+        matches!(self.phase, Phase::Ending { .. })
     }
 
     /// Why there is no way between the devices.
@@ -150,7 +151,7 @@ impl PairState {
     pub(super) fn on_offer(&mut self, offer: PairOffer) -> Vec<Step> {
         let mut steps = Vec::new();
         if offer.attempt > self.attempt {
-            if !matches!(self.phase, Phase::Idle | Phase::Ending) {
+            if !matches!(self.phase, Phase::Idle | Phase::Ending { .. }) {
                 steps.push(self.take_down("the peer has begun anew"));
             }
             (self.attempt, self.refused) = (offer.attempt, None);
@@ -202,7 +203,10 @@ impl PairState {
         }
         match self.phase {
             Phase::Idle => Vec::new(),
-            Phase::Ending => {
+            Phase::Ending { reasons } => {
+                if refuses && reasons {
+                    (self.refused, self.scarce) = (Some(reason.to_owned()), false);
+                }
                 self.phase = Phase::Idle;
                 Vec::new()
             }
@@ -231,19 +235,29 @@ impl PairState {
         self.end(reason, false)
     }
 
+    /// The peer's end is gone, and it will say why.
+    pub(super) fn follow(&mut self, reason: &str) -> Vec<Step> {
+        let reasons = self.is_being_made();
+        let steps = self.end(reason, false);
+        if !steps.is_empty() {
+            self.phase = Phase::Ending { reasons };
+        }
+        steps
+    }
+
     fn end(&mut self, reason: &str, refuses: bool) -> Vec<Step> {
-        if matches!(self.phase, Phase::Idle | Phase::Ending) {
+        if matches!(self.phase, Phase::Idle | Phase::Ending { .. }) {
             return Vec::new();
         }
         let taken_down = self.take_down(reason);
-        self.phase = Phase::Ending;
+        self.phase = Phase::Ending { reasons: false };
         let (attempt, reason) = (self.attempt, reason.to_owned());
         vec![taken_down, Step::TellEnd { attempt, reason, refuses }]
     }
 
     /// The connection with the peer was lost: what was said on it may not have been heard.
     pub(super) fn reset(&mut self, reason: &str) -> Vec<Step> {
-        let gone = matches!(self.phase, Phase::Idle | Phase::Ending);
+        let gone = matches!(self.phase, Phase::Idle | Phase::Ending { .. });
         let mut steps: Vec<Step> = (!gone).then(|| self.take_down(reason)).into_iter().collect();
         self.phase = Phase::Idle;
         // Also of an attempt whose end was told, which may have been lost on the way.
@@ -259,7 +273,7 @@ impl PairState {
             return Vec::new();
         }
         self.attempt = attempt;
-        let gone = matches!(self.phase, Phase::Idle | Phase::Ending);
+        let gone = matches!(self.phase, Phase::Idle | Phase::Ending { .. });
         let steps = (!gone).then(|| self.take_down(reason)).into_iter().collect();
         self.phase = Phase::Idle;
         steps

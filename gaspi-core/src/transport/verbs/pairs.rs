@@ -2,6 +2,7 @@
 //! out by the device, and told to the peer by the streams.
 
 use super::budget::{NotMade, PairKind};
+use super::byte_stream::FAILURES;
 use super::ended::{Ended, Failure};
 use super::going_back::PEER_IS_GONE;
 use super::lane::{Lane, LaneState};
@@ -51,7 +52,8 @@ impl Verbs<'_> {
             let steps = state.pairing.begin();
             self.carry_out(lane, &mut state, steps, &mut ended);
         }
-        if queue == STREAM && state.pairing.is_idle() && lane.user.takes_try() {
+        let tries = || lane.user.takes_try() || self.table.has_to_carry_messages();
+        if queue == STREAM && state.pairing.is_idle() && tries() {
             self.stream.connections.note_news();
             self.stream.sets.wakeup.wake();
         }
@@ -89,10 +91,16 @@ impl Verbs<'_> {
                 lane.peer
             );
         }
-        let steps =
-            if refuses { state.pairing.refuse(&reason) } else { state.pairing.fail(&reason) };
+        let steps = match refuses {
+            true => state.pairing.refuse(&reason),
+            false if reason == PEER_IS_GONE => state.pairing.follow(&reason),
+            false => state.pairing.fail(&reason),
+        };
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
+        if lane.queue == STREAM && lane.user.failures() >= FAILURES {
+            self.abort_waiting(lane);
+        }
         self.divert(lane, state);
         self.speak(lane);
         ended.tell(self.up, lane.peer);
@@ -256,6 +264,7 @@ impl Verbs<'_> {
             state.lose_all(lane.queue, ended);
         } else if lane.queue == STREAM && self.table.has_to_carry_messages() {
             // What has data is an error, which tells why.
+            self.abort_waiting(lane);
             log::debug!("messages to {} have no pair: {reason}", lane.peer);
         } else if lacks && self.may_share(lane) {
             log::debug!("{} to {} has no pair: {reason}", lane.queue, lane.peer);
@@ -371,7 +380,11 @@ impl Verbs<'_> {
             }
             let awaits_answer = !matches!(pairing, Pairing::Lost { .. });
             let message = Outgoing::new(&Message::Pairing(pairing));
-            if let Err(error) = self.stream.send(self.up, lane.peer, message) {
+            let sent = match lane.queue {
+                STREAM => self.stream.send_control(self.up, lane.peer, message),
+                _ => self.stream.send(self.up, lane.peer, message),
+            };
+            if let Err(error) = sent {
                 log::debug!("{} to {}: {error}", lane.queue, lane.peer);
                 if awaits_answer {
                     self.disconnect(lane.peer);

@@ -33,7 +33,7 @@ variants! { Frame, else Message(message):
     20 => Release,
     21 => Epoch { count },
     23 => TurnedAway { reason },
-    25 => Switch { attempt, number },
+    25 => Switch { attempt, number, continues },
     31 => Back { attempt, number, messages },
     32 => Resume { number },
 }

@@ -146,7 +146,7 @@ fn connections() -> Vec<Frame> {
         Frame::Goodbye,
         Frame::Release,
         Frame::TurnedAway { reason: String::new() },
-        Frame::Switch { attempt: 0x0102_0304, number: 5 },
+        Frame::Switch { attempt: 0x0102_0304, number: 5, continues: 4 },
         Frame::Back { attempt: 0x0102_0304, number: 5, messages: 0x1112_1314_1516_1718 },
         Frame::Resume { number: 0x0102_0304 },
     ]

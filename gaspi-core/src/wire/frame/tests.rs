@@ -166,8 +166,9 @@ fn connections() -> impl Strategy<Value = Frame> {
         Just(Frame::Message(Message::Kill)),
         Just(Frame::Goodbye),
         Just(Frame::Release),
-        (any::<u32>(), any::<u32>())
-            .prop_map(|(attempt, number)| Frame::Switch { attempt, number }),
+        (any::<u32>(), any::<u32>(), any::<u32>()).prop_map(|(attempt, number, continues)| {
+            Frame::Switch { attempt, number, continues }
+        }),
         any::<u32>().prop_map(|number| Frame::Resume { number }),
         (any::<u32>(), any::<u32>(), any::<u64>())
             .prop_map(|(attempt, number, messages)| Frame::Back { attempt, number, messages }),

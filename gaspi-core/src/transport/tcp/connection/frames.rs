@@ -43,9 +43,10 @@ impl Connection {
             return self.send_locked(poll, out, item);
         }
         frame.append_to(&mut out.wire);
+        out.going_back.has_data = has_data;
         let sent = out.carrying.other().map_or(Ok(0), |carrier| {
             // SAFETY: bytes that are owned here, and none.
-            unsafe { carrier.send([Piece::of(&out.wire), Piece::of(&[])]) }
+            unsafe { carrier.send([Piece::of(&out.wire), Piece::of(&[])], has_data) }
         });
         // What is wrong, if anything is, shows when the rest is sent.
         out.sent = sent.unwrap_or(0);
@@ -96,7 +97,7 @@ mod tests {
             1
         }
 
-        unsafe fn send(&self, pieces: [Piece; 2]) -> io::Result<usize> {
+        unsafe fn send(&self, pieces: [Piece; 2], _: bool) -> io::Result<usize> {
             let (mut room, mut taken) = (self.room.lock(), self.taken.lock());
             let before = taken.len();
             for piece in pieces {

@@ -1,19 +1,42 @@
-//! A connection whose bytes go back to its socket, and what that carries beside them.
+//! A connection whose bytes go back to its socket, or on by the next carrier, and what the socket
+//! carries beside them.
 
-use super::{Broken, ByteCarrier, Carrying, Connection, SendQueue};
+use super::{Broken, ByteCarrier, Carrying, Connection, Outgoing, SendQueue, Unsent};
 use crate::os::event::Epoll;
 use crate::os::socket::{self, Piece};
 use crate::wire::frame::Frame;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 impl Connection {
+    /// What follows is to go by another carrier; false if the connection has one, or is ending.
+    pub(crate) fn carry_by(&self, poll: &Epoll, carrier: Arc<dyn ByteCarrier>) -> bool {
+        let mut out = self.out();
+        // A goodbye that is to be said waits for data.
+        let ends = out.usage.is_ending() && out.withheld.is_empty();
+        let begins = match out.carrying {
+            Carrying::Socket => self.fd().is_some() && !ends,
+            Carrying::Waiting(_) => true,
+            _ => false,
+        };
+        let over = out.going_back.has_ended(carrier.attempt());
+        if !begins || over || out.usage.is_broken() {
+            return false;
+        }
+        out.carry_next(carrier);
+        // Where it has broken, its end is dealt with like any other's.
+        let _ = self.flush_unless_full(poll, &mut out);
+        true
+    }
+
     /// Tells the peer by the socket that nothing more is handled of what its device sends for this
     /// connection, ahead of everything else.
     pub(crate) fn say_back(&self, poll: &Epoll, back: &Frame) -> Result<(), Broken> {
         let mut out = self.out();
         // Nothing follows the last word, and the peer ends the connection when it hears that.
-        let drained = out.carrying.other().is_none_or(ByteCarrier::is_drained);
+        let carried = out.carrying.other().is_none_or(ByteCarrier::is_drained);
+        let drained = carried && !out.carrying.is_held();
         if out.usage.is_last() && out.is_idle() && drained {
             return Ok(());
         }
@@ -37,10 +60,39 @@ impl Connection {
         if goes_back {
             // Nothing waits for room in the send queue of the device any more, and in the socket
             // only what goes beside.
-            out.room.awaited = std::mem::take(&mut out.going_back.awaited);
+            out.room.awaited = out.going_back.awaited;
+            out.going_back.awaited &= !out.carrying.is_by_socket();
             self.flush_locked(poll, &mut out)?;
         }
         Ok(goes_back)
+    }
+
+    /// Sends a frame by the socket, beside the bytes of the connection, where data has to go
+    /// otherwise; else among them.
+    pub(crate) fn send_control(
+        &self,
+        poll: &Epoll,
+        item: Outgoing,
+    ) -> Result<(), Unsent<Outgoing>> {
+        let mut out = self.out();
+        if out.usage.is_let_go() {
+            return Err(Unsent::Closed(item));
+        }
+        out.usage.note_asked();
+        let sent = if !out.withheld.withholds() {
+            self.send_locked(poll, &mut out, item)
+        } else if out.usage.is_last() {
+            Ok(())
+        } else {
+            out.push_beside(item);
+            self.flush_locked(poll, &mut out)
+        };
+        sent.map_err(|Broken| Unsent::Broken)
+    }
+
+    /// Whether its socket carries its bytes.
+    pub(crate) fn is_by_socket(&self) -> bool {
+        self.out().carrying.is_by_socket()
     }
 
     /// Whether the socket brings once more what another carrier may not have.
@@ -56,7 +108,7 @@ impl Connection {
         fd: BorrowedFd<'_>,
         out: &mut SendQueue,
     ) -> Result<bool, Broken> {
-        if out.carrying.other().is_none() {
+        if out.carrying.is_by_socket() {
             out.put_beside();
             return Ok(false);
         }

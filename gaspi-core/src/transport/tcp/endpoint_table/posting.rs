@@ -34,6 +34,13 @@ impl EndpointTable {
         })
     }
 
+    /// Sends what settles how a connection is carried, which may not wait for that itself.
+    pub(crate) fn send_control(&self, up: &dyn Upcalls, rank: Rank, item: Outgoing) -> Result<()> {
+        self.hand(up, rank, item, |connection, item| {
+            connection.send_control(&self.sets.data, item).map(|()| Posted::default())
+        })
+    }
+
     /// Posts a put or a get to `rank`; not where the queue has lost a request to it, behind which
     /// it would have arrived.
     pub(crate) fn post(

@@ -4,22 +4,27 @@
 //! it can carry frames *beside* the bytes of the connection, and all of them later: first data that
 //! was written ahead and may not have come, then bytes that may not have, then the rest.
 //!
+//! Where no socket may carry data, and there is some, they wait for the next carrier instead. It
+//! goes on under a number of its own, which the socket says beside.
+//!
 //! Invariant: what is on the wire stands still until all in front of it has been sent again.
 
-use super::{Carrying, OutgoingBody, SendQueue};
+use super::{Carrying, Outgoing, OutgoingBody, SendQueue};
 use crate::transport::CHUNK;
 use crate::transport::payload::Payload;
-use crate::transport::tcp::byte_carrier::Kept;
+use crate::transport::tcp::byte_carrier::{ByteCarrier, Kept};
 use crate::wire::frame::Frame;
 use crate::wire::message::{Put, RemoteAddress};
 use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
 
 /// What is sent by the socket before anything else, and what follows it.
 #[derive(Debug)]
 pub(in crate::transport::tcp) struct SentAgain {
     data: VecDeque<(Put, Payload)>,
     /// The news of it, bytes that may not have come, and what was on the wire.
-    wire: Vec<u8>,
+    pub(super) wire: Vec<u8>,
     body: Option<OutgoingBody>,
 }
 
@@ -32,6 +37,8 @@ pub(in crate::transport::tcp) struct GoingBack {
     pub(in crate::transport::tcp) awaited: bool,
     /// The peer's end of this attempt at a pair, and of all before, is no more.
     ended: u32,
+    /// Whether what is on the wire, its payload included, may carry data of the program.
+    pub(in crate::transport::tcp) has_data: bool,
 }
 
 impl GoingBack {
@@ -47,26 +54,16 @@ impl GoingBack {
     }
 }
 
-impl Carrying {
-    /// Whether what another carrier may not have brought is being sent, of which no byte may be
-    /// missing.
-    pub(super) fn is_sending_again(&self) -> bool {
-        matches!(self, Carrying::Again(again) if !again.wire.is_empty())
-    }
-
-    /// Nothing is sent any more.
-    pub(super) fn forget_again(&mut self) {
-        if matches!(self, Carrying::Again(_)) {
-            *self = Carrying::Socket;
-        }
-    }
-}
-
 impl SendQueue {
     /// Whether the socket, which carries the bytes, stands at the boundary of a frame.
     fn is_at_boundary(&self) -> bool {
         let behind_wire = self.body.is_some() && self.wire.is_empty();
         self.sent == 0 && !behind_wire && self.by_page.pipe.is_none()
+    }
+
+    /// A frame that goes beside the bytes.
+    pub(in crate::transport::tcp) fn push_beside(&mut self, frame: Outgoing) {
+        self.going_back.beside.extend(frame.bytes);
     }
 
     /// Puts what goes beside the bytes in front of them, if the socket carries both.
@@ -98,14 +95,20 @@ impl SendQueue {
                 Frame::Resume { number: carrier.number() }.append_to(&mut self.wire);
                 Ok(true)
             }
-            Carrying::Other(carrier) if carrier.attempt() <= attempt => {
+            Carrying::Other(carrier) | Carrying::Continuing(carrier)
+                if carrier.attempt() <= attempt =>
+            {
                 let handled = if number == carrier.number() { messages } else { 0 };
                 let Some(kept) = carrier.take_back(handled) else {
                     // Nothing may overtake what is lost.
                     self.usage.note_broken();
                     return Err(());
                 };
-                self.send_again(carrier.number(), kept);
+                if self.may_go_by_socket(&kept, &*carrier) {
+                    self.send_again(carrier.number(), kept);
+                } else {
+                    self.await_next(carrier.number(), kept);
+                }
                 Ok(true)
             }
             carrying => {
@@ -115,12 +118,77 @@ impl SendQueue {
         }
     }
 
+    /// Whether the socket may carry what was not handled: it is no data, or data may go anywhere.
+    /// Data of which nothing was sent waits for the next carrier otherwise.
+    fn may_go_by_socket(&mut self, kept: &[Kept], carrier: &dyn ByteCarrier) -> bool {
+        if !self.withheld.withholds() {
+            return true;
+        }
+        let is_data = |kept: &Kept| matches!(kept, Kept::Bytes { has_data: true, .. });
+        let has_data =
+            self.going_back.has_data || !carrier.is_drained() || !self.streams.is_empty();
+        if has_data || kept.iter().any(is_data) {
+            return false;
+        }
+        let (data, others) =
+            std::mem::take(&mut self.control).into_iter().partition(|frame| frame.has_data);
+        self.control = others;
+        let data: VecDeque<Outgoing> = data;
+        data.into_iter().for_each(|frame| self.withheld.push(frame));
+        true
+    }
+
+    /// No socket may carry what follows: it stays where it is.
+    fn await_next(&mut self, number: u32, kept: Vec<Kept>) {
+        let mut wire = Vec::new();
+        for kept in kept {
+            if let Kept::Bytes { bytes, .. } = kept {
+                wire.extend(bytes);
+            }
+        }
+        wire.extend_from_slice(&self.wire[self.sent..]);
+        (self.wire, self.sent) = (wire, 0);
+        self.going_back.has_data = true;
+        self.carrying = Carrying::Waiting(number);
+    }
+
+    /// What follows is to go by this carrier, which the peer is told: behind what the socket
+    /// carries, or beside the bytes where it carries none.
+    pub(in crate::transport::tcp) fn carry_next(&mut self, carrier: Arc<dyn ByteCarrier>) {
+        let Carrying::Waiting(continues) = self.carrying else {
+            self.carrying = Carrying::Next(carrier);
+            return;
+        };
+        let (attempt, number) = (carrier.attempt(), carrier.number());
+        Frame::Switch { attempt, number, continues }.append_to(&mut self.going_back.beside);
+        self.carrying = Carrying::Continuing(carrier);
+    }
+
+    /// Has a carrier go on that follows another one, once all that lies ahead is written; whether
+    /// bytes have something that carries them.
+    ///
+    /// # Errors
+    /// What lies ahead cannot be written any more.
+    pub(in crate::transport::tcp) fn go_on_by_next(&mut self) -> io::Result<bool> {
+        let Carrying::Continuing(carrier) = &self.carrying else {
+            return Ok(!self.carrying.is_held());
+        };
+        if !carrier.write_kept()? {
+            return Ok(false);
+        }
+        self.carrying = Carrying::Other(Arc::clone(carrier));
+        // Behind data that was queued before.
+        let mut withheld = self.withheld.take();
+        self.control.append(&mut withheld);
+        Ok(true)
+    }
+
     fn send_again(&mut self, number: u32, kept: Vec<Kept>) {
         let (mut data, mut wire) = (VecDeque::new(), Vec::new());
         Frame::Resume { number }.append_to(&mut wire);
         for kept in kept {
             match kept {
-                Kept::Bytes(bytes) => wire.extend(bytes),
+                Kept::Bytes { bytes, .. } => wire.extend(bytes),
                 Kept::Data(put, payload) => data.push_back((put, payload)),
             }
         }

@@ -6,7 +6,7 @@ use crate::ids::{NotificationId, SegmentId};
 use crate::policy::acknowledge::{Batch, Completed};
 use crate::segment::{Init, Segment, Shape};
 use crate::transport::payload::UserBuffer;
-use crate::transport::tcp::byte_carrier::{Ahead, Kept};
+use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier, Kept};
 use crate::wire::message::Message;
 
 #[test]
@@ -49,7 +49,7 @@ impl ByteCarrier for Full {
         7
     }
 
-    unsafe fn send(&self, _: [Piece; 2]) -> io::Result<usize> {
+    unsafe fn send(&self, _: [Piece; 2], _: bool) -> io::Result<usize> {
         Err(io::Error::from_raw_os_error(libc::EAGAIN))
     }
 
@@ -74,7 +74,8 @@ impl ByteCarrier for Full {
         // SAFETY: constant.
         let buffer = Arc::new(unsafe { UserBuffer::new(b"ahead!".as_ptr()) });
         let data = Kept::Data(put, Payload::of_user(buffer, 0));
-        let kept = vec![Kept::Bytes(b"one".to_vec()), data, Kept::Bytes(b"two".to_vec())];
+        let bytes = |bytes: &[u8]| Kept::Bytes { bytes: bytes.to_vec(), has_data: false };
+        let kept = vec![bytes(b"one"), data, bytes(b"two")];
         let handled = [0, 1, 3].get(messages as usize)?;
         Some(kept.into_iter().skip(*handled).collect())
     }
@@ -90,7 +91,7 @@ fn another_carrier_gets_what_is_behind_the_frame_that_tells_of_it() {
     out.wire.clear();
     out.begin_switch();
     let mut bytes = Vec::new();
-    Frame::Switch { attempt: 3, number: 7 }.append_to(&mut bytes);
+    Frame::Switch { attempt: 3, number: 7, continues: 0 }.append_to(&mut bytes);
     assert_eq!(out.wire, bytes);
     out.append_item(QueueId(0), Item::Frame(ping(2)));
     assert_eq!(out.wire, bytes, "what follows is for the other carrier");
@@ -345,6 +346,81 @@ fn bytes_that_have_not_arrived_go_by_the_socket_ahead_of_the_rest() {
     assert_eq!(after().go_back(2, 7, 1), Ok(false), "of an earlier attempt");
 }
 
+/// Nothing of it goes by the socket but the news of the next carrier.
+#[test]
+fn bytes_that_no_socket_may_carry_wait_for_the_next_carrier() {
+    let withheld = Withheld::new(Some(Arc::default()));
+    let carrying = Carrying::Other(Arc::new(Full));
+    let mut out = SendQueue { carrying, withheld, ..SendQueue::default() };
+    out.wire = b"sent, and three".to_vec();
+    out.sent = "sent, and ".len();
+    let ping = |request| Frame::Ping { request };
+    out.push_control(Outgoing::with_data(&ping(1)));
+    assert_eq!(out.go_back(3, 7, 0), Ok(true));
+    assert!(matches!(out.carrying, Carrying::Waiting(7)));
+    out.push_control(Outgoing::with_data(&ping(2)));
+    out.push_control(Outgoing::new(&ping(3)));
+    assert_eq!(out.go_on_by_next().ok(), Some(false));
+    out.fill_wire();
+    assert_eq!((&out.wire[..], out.sent), (&b"onetwothree"[..], 0), "it stands still");
+    assert!(!out.is_idle() && !out.going_back.has_any_beside());
+    out.carry_next(Arc::new(Full));
+    let switch = Frame::Switch { attempt: 3, number: 7, continues: 7 };
+    assert_eq!(out.going_back.beside, switch.encode());
+    assert_eq!(out.go_on_by_next().ok(), Some(true));
+    assert!(matches!(out.carrying, Carrying::Other(_)) && out.withheld.is_empty());
+    out.wire.clear();
+    out.refill();
+    let data_in_order = [ping(1), ping(3), ping(2)].map(|frame| frame.encode()).concat();
+    assert_eq!(out.wire, data_in_order);
+}
+
+#[test]
+fn bytes_without_data_go_back_to_the_socket_also_where_data_may_not() {
+    #[derive(Debug)]
+    struct Empty;
+    impl ByteCarrier for Empty {
+        fn number(&self) -> u32 {
+            7
+        }
+        unsafe fn send(&self, _: [Piece; 2], _: bool) -> io::Result<usize> {
+            Err(io::Error::from_raw_os_error(libc::EAGAIN))
+        }
+        unsafe fn write_ahead(&self, _: &ChannelMessage<'_>) -> Ahead {
+            Ahead::GoesAlong
+        }
+        fn is_drained(&self) -> bool {
+            true
+        }
+        fn attempt(&self) -> u32 {
+            3
+        }
+        fn take_back(&self, messages: u64) -> Option<Vec<Kept>> {
+            let kept = |has_data| Kept::Bytes { bytes: b"kept".to_vec(), has_data };
+            Some(vec![kept(messages > 0)])
+        }
+    }
+    let after = |has_data| {
+        let (withheld, carrying) =
+            (Withheld::new(Some(Arc::default())), Carrying::Other(Arc::new(Empty)));
+        let mut out = SendQueue { carrying, withheld, ..SendQueue::default() };
+        out.wire = b"rest".to_vec();
+        out.going_back.has_data = has_data;
+        out.control.push_back(Outgoing::with_data(&Frame::Ping { request: 1 }));
+        out
+    };
+    let mut out = after(false);
+    assert_eq!(out.go_back(3, 7, 0), Ok(true));
+    let resume = Frame::Resume { number: 7 }.encode();
+    assert_eq!(sent_by_socket(&mut out), [&resume[..], b"keptrest"].concat());
+    assert!(!out.withheld.is_empty(), "what was not begun waits");
+    for (has_data, messages) in [(true, 0), (false, 1)] {
+        let mut out = after(has_data);
+        assert_eq!(out.go_back(3, 7, messages), Ok(true));
+        assert!(matches!(out.carrying, Carrying::Waiting(7)));
+    }
+}
+
 #[test]
 fn news_go_beside_bytes_at_the_boundary_of_a_frame() {
     let mut out = SendQueue::default();
@@ -363,7 +439,8 @@ fn a_carrier_whose_pair_has_ended_meanwhile_is_told_of_and_left_at_once() {
     let mut out = SendQueue { carrying: Carrying::Next(Arc::new(Full)), ..SendQueue::default() };
     out.begin_switch();
     assert_eq!(out.go_back(3, 0, 0), Ok(true));
-    let expected = [Frame::Switch { attempt: 3, number: 7 }, Frame::Resume { number: 7 }];
+    let expected =
+        [Frame::Switch { attempt: 3, number: 7, continues: 0 }, Frame::Resume { number: 7 }];
     assert_eq!(out.wire, expected.map(|frame| frame.encode()).concat());
     assert!(matches!(out.carrying, Carrying::Socket));
     assert!(out.going_back.has_ended(3) && !out.going_back.has_ended(4));
