@@ -69,6 +69,9 @@ pub(crate) trait ByteCarrier: Debug + Send + Sync {
     /// Where no socket may have it, data is left to the [next carrier](ByteCarrier::write_kept).
     fn take_back(&self, messages: u64) -> Option<Vec<Kept>>;
 
+    /// The socket carries what follows: no other carrier goes on with it.
+    fn leave_to_socket(&self) {}
+
     /// Writes data that an earlier carrier may not have brought, and that goes ahead of what is
     /// sent by this one: all of it, or what there is room for; whoever makes room flushes the
     /// connection.

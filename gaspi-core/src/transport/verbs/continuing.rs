@@ -22,6 +22,11 @@ impl StreamUser {
         self.of.lock().continues == Some(token)
     }
 
+    /// A connection does not go on by the next pair.
+    pub(super) fn forget(&self, token: u64) {
+        self.of.lock().continues.take_if(|continues| *continues == token);
+    }
+
     /// A connection has got a carrier, whose pair may be gone already. With the lane's lock.
     pub(super) fn settle(&self, token: u64, is_gone: bool, by_next: bool) {
         let mut of = self.of.lock();
@@ -87,11 +92,13 @@ impl Verbs<'_> {
         if !self.table.has_to_carry_messages() {
             return;
         }
+        let is_open = |token: u64| self.stream.connections.get(token).is_some();
         for lane in self.table.used(Some(STREAM)) {
-            let continues = lane.user.of.lock().continues;
-            let Some(token) = continues else { continue };
-            if self.stream.connections.get(token).is_none() {
-                lane.user.of.lock().continues = None;
+            let of = lane.user.of.lock();
+            let senders = [of.token, of.continues];
+            drop(of);
+            if !senders.into_iter().flatten().any(is_open) {
+                senders[1].into_iter().for_each(|token| lane.user.forget(token));
                 lane.user.ahead.forget();
             }
         }

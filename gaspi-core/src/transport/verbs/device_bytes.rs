@@ -21,6 +21,8 @@ use std::sync::Arc;
 /// The sending half of a connection.
 #[derive(Debug)]
 pub(super) struct DeviceBytes {
+    /// The name of the connection.
+    pub(super) token: u64,
     pub(super) lane: Arc<Lane>,
     /// Of the pair: another one does not carry on.
     pub(super) attempt: u32,
@@ -164,6 +166,10 @@ impl ByteCarrier for DeviceBytes {
         })
     }
 
+    fn leave_to_socket(&self) {
+        self.lane.user.forget(self.token);
+    }
+
     fn write_kept(&self) -> io::Result<bool> {
         while let Some(mut data) = self.lane.user.ahead.take() {
             data.number = self.number;
@@ -283,21 +289,33 @@ impl Verbs<'_> {
         if self.has_to_wait(&lane, connection) {
             return;
         }
+        let token = connection.token;
+        if !lane.user.continues(token) {
+            // What an earlier one has left is of no use to this one.
+            lane.user.ahead.forget();
+        }
         let mut of = lane.user.of.lock();
         let (number, kept) = (of.number + 1, Arc::default());
-        (of.token, of.number, of.kept) = (Some(connection.token), number, Arc::downgrade(&kept));
+        (of.token, of.number, of.kept) = (Some(token), number, Arc::downgrade(&kept));
         drop(of);
         let by_next = self.table.has_to_carry_messages();
         let wakeup = Arc::clone(&self.stream.sets.wakeup);
         let has_stalled = Arc::clone(&self.table.has_stalled);
-        let lane_of_it = Arc::clone(&lane);
-        let bytes =
-            DeviceBytes { lane: lane_of_it, attempt, number, wakeup, has_stalled, kept, by_next };
+        let bytes = DeviceBytes {
+            token,
+            lane: Arc::clone(&lane),
+            attempt,
+            number,
+            wakeup,
+            has_stalled,
+            kept,
+            by_next,
+        };
         if connection.carry_by(&self.stream.sets.data, Arc::new(bytes)) {
             let state = lane.lock();
             let is_gone = state.pair.is_none() || state.pairing.attempt() != attempt;
             // Another pair may carry it, once it is back on its socket, or has to go on with it.
-            lane.user.settle(connection.token, is_gone, by_next);
+            lane.user.settle(token, is_gone, by_next);
             drop(state);
             // Messages may wait for that.
             self.up.ranks().wake_own();

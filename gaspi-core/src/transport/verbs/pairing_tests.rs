@@ -305,6 +305,26 @@ fn an_end_that_has_failed_elsewhere_is_tried_again() {
 }
 
 #[test]
+fn an_end_that_follows_that_of_the_peer_hears_why_there_will_be_no_other() {
+    for (proved, refuses) in [(false, true), (false, false), (true, true)] {
+        let mut state = if proved {
+            let [one, _] = both_up();
+            one.state
+        } else {
+            let mut state = PairState::default();
+            state.begin();
+            state
+        };
+        let steps = state.follow("the peer's end is gone");
+        assert!(matches!(steps[..], [_, Step::TellEnd { refuses: false, .. }]), "{steps:?}");
+        assert_eq!((state.follow("again"), state.is_ending()), (vec![], true));
+        assert_eq!(state.on_ended(1, "cut", refuses), []);
+        assert_eq!(state.refused(), (!proved && refuses).then_some("cut"));
+        assert!(state.is_idle());
+    }
+}
+
+#[test]
 fn a_peer_that_was_up_before_this_side_has_refused_nothing() {
     let mut side = Side::default();
     let steps = side.state.begin();

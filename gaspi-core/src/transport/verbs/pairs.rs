@@ -91,9 +91,11 @@ impl Verbs<'_> {
                 lane.peer
             );
         }
+        // It may tell why there will be no other pair, which halves may wait for.
+        let follows = reason == PEER_IS_GONE && self.table.has_to_carry_messages();
         let steps = match refuses {
             true => state.pairing.refuse(&reason),
-            false if reason == PEER_IS_GONE => state.pairing.follow(&reason),
+            false if follows => state.pairing.follow(&reason),
             false => state.pairing.fail(&reason),
         };
         let mut ended = Ended::default();
@@ -201,6 +203,11 @@ impl Verbs<'_> {
         ended.tell(self.up, lane.peer);
         if lane.queue == ATOMICS {
             self.up.ranks().wake_own();
+        }
+        if lane.queue == STREAM && tells && self.table.has_to_carry_messages() {
+            // Another connection may wait for the next pair.
+            self.stream.connections.note_news();
+            self.stream.sets.wakeup.wake();
         }
     }
 

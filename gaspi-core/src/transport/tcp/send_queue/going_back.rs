@@ -89,10 +89,14 @@ impl SendQueue {
     ) -> Result<bool, ()> {
         self.going_back.ended = self.going_back.ended.max(attempt);
         match std::mem::take(&mut self.carrying) {
-            Carrying::Next(carrier) if carrier.attempt() <= attempt => Ok(true),
+            Carrying::Next(carrier) if carrier.attempt() <= attempt => {
+                carrier.leave_to_socket();
+                Ok(true)
+            }
             // Nothing was sent under the number yet.
             Carrying::Switching(carrier) if carrier.attempt() <= attempt => {
                 Frame::Resume { number: carrier.number() }.append_to(&mut self.wire);
+                carrier.leave_to_socket();
                 Ok(true)
             }
             Carrying::Other(carrier) | Carrying::Continuing(carrier)
@@ -106,6 +110,7 @@ impl SendQueue {
                 };
                 if self.may_go_by_socket(&kept, &*carrier) {
                     self.send_again(carrier.number(), kept);
+                    carrier.leave_to_socket();
                 } else {
                     self.await_next(carrier.number(), kept);
                 }
