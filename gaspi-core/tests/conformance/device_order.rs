@@ -348,10 +348,10 @@ fn a_step_ends_behind_what_the_device_has_brought() {
 tests! {
     VERBS_PAIRS:
         a_barrier_ends_behind_what_the_device_has_brought,
-        a_step_ends_behind_what_the_device_has_brought,
-        what_a_device_has_brought_counts_though_its_pair_ends_before_the_socket_tells_of_it;
+        a_step_ends_behind_what_the_device_has_brought;
     BY_DEVICE:
         frames_of_a_socket_come_behind_what_the_device_has_brought,
+        what_a_device_has_brought_counts_though_its_pair_ends_before_the_socket_tells_of_it,
         what_a_device_brings_before_the_socket_has_told_of_it_waits_for_that;
     VERBS:
         a_goodbye_comes_behind_data_that_waits,

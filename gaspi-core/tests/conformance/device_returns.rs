@@ -212,7 +212,7 @@ fn a_long_cut_between_devices_costs_messages_nothing_while_sockets_work() {
     run_with_devices(2, OWN_TIME, |rt, fabric| {
         let traffic = Traffic::new(rt);
         traffic.until_by_device(fabric, &both);
-        while_cut(rt, fabric, || false, || (0..10).for_each(|_| traffic.step(|| ())));
+        while_cut(rt, fabric, (link, 0), || (), || (0..10).for_each(|_| traffic.step(|| ())));
         both.wait();
         fabric.link(0, 1, 1);
     });
@@ -246,20 +246,35 @@ fn goodbyes_are_heard_while_ports_go_down() {
     }
 }
 
-/// Has rank 0 cut the link, and time pass from then on, while a body runs; time stops while it is
-/// held.
-fn while_cut(rt: &Runtime, fabric: &Fabric, holds: impl Fn() -> bool + Sync, body: impl FnOnce()) {
+/// What keeps everything from the devices of two ranks: the link is cut, or a port is down.
+type Cut = fn(&Fabric, u32, i32);
+
+fn link(fabric: &Fabric, _: u32, up: i32) {
+    fabric.link(0, 1, up);
+}
+
+fn port(fabric: &Fabric, device: u32, up: i32) {
+    fabric.port(device, up);
+}
+
+/// Has rank 0 cut the link, and time pass from then on while a body runs, `looking` now and then.
+fn while_cut(
+    rt: &Runtime,
+    fabric: &Fabric,
+    (cut, device): (Cut, u32),
+    looking: impl Fn() + Sync,
+    body: impl FnOnce(),
+) {
     const SECOND_NS: u64 = 1_000_000_000;
     let over = AtomicBool::new(false);
     ranks::scope(|scope| {
         if rt.rank() == Rank(0) {
-            fabric.link(0, 1, 0);
+            cut(fabric, device, 0);
             scope.spawn(|| {
                 // As often as there are tries, each with its own limit.
                 while !over.load(Ordering::Relaxed) {
-                    if !holds() {
-                        fabric.advance(SECOND_NS);
-                    }
+                    looking();
+                    fabric.advance(SECOND_NS);
                     std::thread::yield_now();
                 }
             });
@@ -279,16 +294,18 @@ fn a_cut_that_ends_while_the_next_pair_is_tried_costs_messages_nothing() {
     let both = Both::new();
     run_with_devices(2, OWN_TIME, |rt, fabric| {
         let traffic = Traffic::new(rt);
-        for _ in 0..2 {
+        // The pair of each fails twice at most: a third one would be the last.
+        for (cut, device) in [(link as Cut, 0), (port, 1)] {
             traffic.until_by_device(fabric, &both);
             let (before, healed) = (failed(rt), AtomicBool::new(false));
             let heals = || {
                 if failed(rt) > before && !healed.swap(true, Ordering::Relaxed) {
-                    fabric.link(0, 1, 1);
+                    cut(fabric, device, 1);
                 }
-                false
             };
-            while_cut(rt, fabric, heals, || (0..5).for_each(|_| traffic.step(|| ())));
+            while_cut(rt, fabric, (cut, device), heals, || {
+                (0..5).for_each(|_| traffic.step(|| ()))
+            });
             both.wait();
             assert!(failed(rt) > before, "no pair has ended");
         }
@@ -321,17 +338,14 @@ fn barriers_go_on_by_the_socket_while_no_pair_can_be_made() {
 }
 
 fn what_waits_for_a_pair_that_cannot_be_made_is_an_error_and_no_hang() {
-    let both = Both::new();
-    run_with_devices(2, OWN_TIME, |rt, fabric| {
-        let traffic = Traffic::new(rt);
-        let peer = Rank(1 - rt.rank().0);
-        traffic.until_by_device(fabric, &both);
-        both.wait();
-        while_cut(
-            rt,
-            fabric,
-            || false,
-            || {
+    for cut in [(link as Cut, 0), (port, 0), (port, 1)] {
+        let both = Both::new();
+        run_with_devices(2, OWN_TIME, |rt, fabric| {
+            let traffic = Traffic::new(rt);
+            let peer = Rank(1 - rt.rank().0);
+            traffic.until_by_device(fabric, &both);
+            both.wait();
+            let body = || {
                 let add = || rt.atomic_fetch_add(S0, 24, peer, 1, LIMIT);
                 let error = within(LIMIT_OF_CHANGE, "an error", || {
                     std::iter::repeat_with(add).find_map(Result::err).expect("it is cut")
@@ -341,9 +355,10 @@ fn what_waits_for_a_pair_that_cannot_be_made_is_an_error_and_no_hang() {
                 // Nothing keeps what may go by the socket.
                 meet(rt);
                 both.wait();
-            },
-        );
-    });
+            };
+            while_cut(rt, fabric, cut, || (), body);
+        });
+    }
 }
 
 fn a_rank_that_leaves_while_its_messages_wait_for_a_pair_has_left() {
