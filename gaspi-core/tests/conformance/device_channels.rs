@@ -6,6 +6,7 @@ use super::*;
 use crate::ranks::{run_with_devices, run_with_prepared};
 use gaspi_mock_card::Fabric;
 use std::sync::Barrier;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bytes of a message behind its head.
 const BYTES: usize = 40_000;
@@ -42,12 +43,17 @@ fn send(channel: &Channel, index: u64, len: usize) -> Result<()> {
 
 /// Sends a message to the other rank, and receives one of it.
 fn exchange(channel: &Channel, index: u64, len: usize) {
+    try_exchange(channel, index, len).expect("sent, and received");
+}
+
+fn try_exchange(channel: &Channel, index: u64, len: usize) -> Result<()> {
     let other = 1 - channel.me();
-    send(channel, index, len).expect("sent");
-    until(channel, || (channel.received(other) > index).then_some(())).expect("it comes");
+    send(channel, index, len)?;
+    until(channel, || (channel.received(other) > index).then_some(()))?;
     let found = whole(channel, other, index, HEADER + len);
     assert!(found == bytes(other, index, len), "message {index} of {other}");
     channel.take(other, index + 1);
+    Ok(())
 }
 
 /// Bytes that both devices have written so far.
@@ -289,6 +295,29 @@ fn pairs_that_fail_again_and_again_cost_the_channel_and_name_the_rank() {
         }
         meet(rt);
     });
+}
+
+fn data_that_two_pairs_have_lost_is_written_by_the_third() {
+    let (both, written) = (Barrier::new(2), AtomicU32::new(0));
+    // One of them proves the second pair, which is refused then; others are what that sends again.
+    for nth in 2..14 {
+        run_with_devices(2, "", |rt, fabric| {
+            let channel = open(rt).expect("a channel");
+            let next = until_by_device(&channel, fabric, &both);
+            both.wait();
+            if rt.rank() == Rank(0) {
+                [1, nth].into_iter().for_each(|nth| fabric.fail(0, 0, nth, NO_ANSWER));
+            }
+            both.wait();
+            let mut indices = next..next + 2 * SLOTS;
+            let outcome = indices.try_for_each(|index| try_exchange(&channel, index, BYTES));
+            assert!(outcome.as_ref().err().is_none_or(|error| !error.is_timeout()), "{outcome:?}");
+            written.fetch_add(outcome.is_ok().into(), Ordering::Relaxed);
+            both.wait();
+        });
+    }
+    let written = written.into_inner();
+    assert!(written >= 12, "{written} of 24 halves have gone on");
 }
 
 fn memory_that_a_device_does_not_take_is_an_error_of_all_where_it_has_to() {
@@ -534,6 +563,7 @@ tests! {
         a_member_without_a_pair_is_an_error_of_all_that_data_would_go_to,
         a_segment_is_deleted_behind_the_data_that_is_sent_from_it,
         data_goes_by_devices_alone_from_the_first_message_on,
+        data_that_two_pairs_have_lost_is_written_by_the_third,
         messages_fail_where_pairs_fail_again_and_again_and_another_channel_tries_anew,
         messages_wait_for_the_next_pair_when_theirs_has_failed,
         data_of_messages_is_written_by_devices_and_comes_before_them,

@@ -257,6 +257,10 @@ fn port(fabric: &Fabric, device: u32, up: i32) {
     fabric.port(device, up);
 }
 
+fn ports(fabric: &Fabric, _: u32, up: i32) {
+    (0..2).for_each(|device| fabric.port(device, up));
+}
+
 /// Has rank 0 cut the link, and time pass from then on while a body runs, `looking` now and then.
 fn while_cut(
     rt: &Runtime,
@@ -317,6 +321,7 @@ fn barriers_go_on_by_the_socket_while_no_pair_can_be_made() {
     run_with_devices(2, OWN_TIME, |rt, fabric| {
         let traffic = Traffic::new(rt);
         traffic.until_by_device(fabric, &both);
+        let before = failed(rt);
         both.wait();
         if rt.rank() == Rank(0) {
             // The next attempt neither fails nor comes to anything: time stands still.
@@ -324,7 +329,6 @@ fn barriers_go_on_by_the_socket_while_no_pair_can_be_made() {
             fabric.break_pairs(0, 1);
         }
         both.wait();
-        let before = failed(rt);
         (0..10).for_each(|_| meet(rt));
         both.wait();
         assert!(failed(rt) > before, "the pair is as it was");
@@ -338,7 +342,7 @@ fn barriers_go_on_by_the_socket_while_no_pair_can_be_made() {
 }
 
 fn what_waits_for_a_pair_that_cannot_be_made_is_an_error_and_no_hang() {
-    for cut in [(link as Cut, 0), (port, 0), (port, 1)] {
+    for cut in [(link as Cut, 0), (port, 0), (port, 1), (ports, 0)] {
         let both = Both::new();
         run_with_devices(2, OWN_TIME, |rt, fabric| {
             let traffic = Traffic::new(rt);

@@ -123,24 +123,16 @@ impl SendQueue {
         }
     }
 
-    /// Whether the socket may carry what was not handled: it is no data, or data may go anywhere.
-    /// Data of which nothing was sent waits for the next carrier otherwise.
-    fn may_go_by_socket(&mut self, kept: &[Kept], carrier: &dyn ByteCarrier) -> bool {
+    /// Whether the socket may carry what was not handled, and what is queued: it is no data, or
+    /// data may go anywhere. What follows data that is queued may not overtake it.
+    fn may_go_by_socket(&self, kept: &[Kept], carrier: &dyn ByteCarrier) -> bool {
         if !self.withheld.withholds() {
             return true;
         }
         let is_data = |kept: &Kept| matches!(kept, Kept::Bytes { has_data: true, .. });
-        let has_data =
-            self.going_back.has_data || !carrier.is_drained() || !self.streams.is_empty();
-        if has_data || kept.iter().any(is_data) {
-            return false;
-        }
-        let (data, others) =
-            std::mem::take(&mut self.control).into_iter().partition(|frame| frame.has_data);
-        self.control = others;
-        let data: VecDeque<Outgoing> = data;
-        data.into_iter().for_each(|frame| self.withheld.push(frame));
-        true
+        let is_begun = self.going_back.has_data || kept.iter().any(is_data);
+        let is_queued = !self.streams.is_empty() || self.control.iter().any(|next| next.has_data);
+        !is_begun && !is_queued && carrier.is_drained()
     }
 
     /// No socket may carry what follows: it stays where it is.

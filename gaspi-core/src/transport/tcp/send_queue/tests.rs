@@ -400,22 +400,27 @@ fn bytes_without_data_go_back_to_the_socket_also_where_data_may_not() {
             Some(vec![kept(messages > 0)])
         }
     }
-    let after = |has_data| {
-        let (withheld, carrying) =
-            (Withheld::new(Some(Arc::default())), Carrying::Other(Arc::new(Empty)));
+    let after = |has_data, queued: Outgoing| {
+        let withheld = Withheld::new(Some(Arc::default()));
+        let carrying = Carrying::Other(Arc::new(Empty));
         let mut out = SendQueue { carrying, withheld, ..SendQueue::default() };
         out.wire = b"rest".to_vec();
         out.going_back.has_data = has_data;
-        out.control.push_back(Outgoing::with_data(&Frame::Ping { request: 1 }));
+        out.control.push_back(queued);
         out
     };
-    let mut out = after(false);
+    let ping = Frame::Ping { request: 1 };
+    let mut out = after(false, Outgoing::new(&ping));
     assert_eq!(out.go_back(3, 7, 0), Ok(true));
     let resume = Frame::Resume { number: 7 }.encode();
-    assert_eq!(sent_by_socket(&mut out), [&resume[..], b"keptrest"].concat());
-    assert!(!out.withheld.is_empty(), "what was not begun waits");
-    for (has_data, messages) in [(true, 0), (false, 1)] {
-        let mut out = after(has_data);
+    assert_eq!(sent_by_socket(&mut out), [&resume[..], b"keptrest", &ping.encode()].concat());
+    let data = || Outgoing::with_data(&ping);
+    // Of what was kept, on the wire, or queued.
+    let plain = || Outgoing::new(&ping);
+    for (has_data, messages, queued) in
+        [(true, 0, plain()), (false, 1, plain()), (false, 0, data())]
+    {
+        let mut out = after(has_data, queued);
         assert_eq!(out.go_back(3, 7, messages), Ok(true));
         assert!(matches!(out.carrying, Carrying::Waiting(7)));
     }
