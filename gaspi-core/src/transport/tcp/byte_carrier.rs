@@ -66,7 +66,9 @@ pub(crate) trait ByteCarrier: Debug + Send + Sync {
 
     /// What has not arrived, in order, where the peer has handled so many messages and will handle
     /// no more. `None` if that cannot be, or is not known.
-    /// Where no socket may have it, data is left to the [next carrier](ByteCarrier::write_kept).
+    ///
+    /// Where no socket may have data, only bytes are given: what was written ahead is written again
+    /// by the [next carrier](ByteCarrier::write_kept).
     fn take_back(&self, messages: u64) -> Option<Vec<Kept>>;
 
     /// The socket carries what follows: no other carrier goes on with it.

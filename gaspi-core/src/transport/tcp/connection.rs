@@ -375,7 +375,8 @@ impl Connection {
             }
             let ready = out.go_on_by_next();
             out.fill_wire();
-            if matches!(ready, Ok(false)) || blocked || out.wire.is_empty() {
+            let waits = matches!(ready, Ok(false)) || blocked || out.wire.is_empty();
+            if waits && ready.is_ok() {
                 break;
             }
             match ready.and_then(|_| send(fd, out)) {

@@ -104,9 +104,8 @@ impl<'a> Tcp<'a> {
             }
             Frame::Switch { attempt, number, continues } => {
                 // What goes on behind another carrier's bytes is told of by the socket.
-                let by_socket = incoming.messages == 0;
-                if continues != 0 && !(by_socket && self.go_on(connection, peer, continues, number))
-                {
+                let goes_on = || continues == 0 || self.go_on(connection, peer, continues, number);
+                if incoming.messages != 0 || !goes_on() {
                     return Err(Broken);
                 }
                 self.table.connections.switch(peer, number, connection);

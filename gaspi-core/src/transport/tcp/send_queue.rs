@@ -345,6 +345,7 @@ impl SendQueue {
             && !self.room.awaited
             && !self.usage.is_broken()
             && self.is_free()
+            && !self.going_back.has_any_beside()
             && put.size <= CHUNK;
         let Some(fd) = fd.filter(|_| direct) else {
             // SAFETY: as the caller says.

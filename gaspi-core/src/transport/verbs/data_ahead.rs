@@ -1,8 +1,8 @@
 //! Data of messages of channels: written straight into the slot of the peer, ahead of the message.
 //!
 //! The pair that carries the bytes of a connection carries these writes too. What announces the
-//! data is among the bytes that follow: so the data is in its place when the message comes, and a
-//! pair that ends costs both, with their connection.
+//! data is among the bytes that follow: so the data is in its place when the message comes, and
+//! what a pair that ends has lost of both goes again.
 //!
 //! Invariant: the device knows the memory until each write from it has ended: what is no segment is
 //! shared until then, and the delete of a segment waits.

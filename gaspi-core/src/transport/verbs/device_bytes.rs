@@ -180,6 +180,8 @@ impl ByteCarrier for DeviceBytes {
             let up = state.is_up_since(self.attempt);
             let admitted = if up { state.admits(data.put.size) } else { Ahead::Waits };
             if !*accepts || admitted == Ahead::GoesAlong {
+                // What announces it may not go ahead of it.
+                self.lane.user.ahead.put_first(data);
                 return Err(io::ErrorKind::ConnectionAborted.into());
             }
             let mut left = Some(data);
@@ -317,6 +319,10 @@ impl Verbs<'_> {
             // Another pair may carry it, once it is back on its socket, or has to go on with it.
             lane.user.settle(token, is_gone, by_next);
             drop(state);
+            if connection.is_by_socket_alone() {
+                // It has gone back already.
+                lane.user.forget(token);
+            }
             // Messages may wait for that.
             self.up.ranks().wake_own();
         } else {

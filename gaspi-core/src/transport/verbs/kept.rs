@@ -1,5 +1,5 @@
 //! What has been posted of the bytes of a connection, and may not have arrived: kept until it is
-//! acknowledged, so that the connection can go on by its socket.
+//! acknowledged, so that the connection can go on by its socket, or by the next pair.
 //!
 //! A message of bytes lies in the buffer that it is sent from until its request has ended; one that
 //! goes along with its request has a copy here, which it is posted from. Data that was written

@@ -45,8 +45,8 @@ impl Connection {
     }
 
     /// The peer has said that it handles nothing more of what was sent by this attempt at a pair,
-    /// and how many messages of this number it has handled: what follows goes by the socket.
-    /// Whether that has changed anything.
+    /// and how many messages of this number it has handled: what follows goes by the socket, or
+    /// waits for the next carrier. Whether that has changed anything.
     ///
     /// # Errors
     /// The peer has not handled what its device has acknowledged.
@@ -93,6 +93,11 @@ impl Connection {
     /// Whether its socket carries its bytes.
     pub(crate) fn is_by_socket(&self) -> bool {
         self.out().carrying.is_by_socket()
+    }
+
+    /// Whether its socket carries its bytes, and nothing else is to.
+    pub(crate) fn is_by_socket_alone(&self) -> bool {
+        matches!(self.out().carrying, Carrying::Socket | Carrying::Again(_))
     }
 
     /// Whether the socket brings once more what another carrier may not have.

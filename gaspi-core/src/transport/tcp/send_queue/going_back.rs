@@ -76,8 +76,8 @@ impl SendQueue {
     }
 
     /// The peer handles nothing more that comes by this attempt at a pair. Of the bytes that were
-    /// sent by it under this number it has handled so many messages. Whether the connection goes on
-    /// by its socket from here.
+    /// sent by it under this number it has handled so many messages. Whether the connection leaves
+    /// its carrier for that.
     ///
     /// # Errors
     /// The peer does not say what it has to.
@@ -88,6 +88,10 @@ impl SendQueue {
         messages: u64,
     ) -> Result<bool, ()> {
         self.going_back.ended = self.going_back.ended.max(attempt);
+        if self.usage.is_broken() {
+            // What was sent ends with the connection.
+            return Ok(false);
+        }
         match std::mem::take(&mut self.carrying) {
             Carrying::Next(carrier) if carrier.attempt() <= attempt => {
                 carrier.leave_to_socket();
@@ -144,8 +148,11 @@ impl SendQueue {
             }
         }
         wire.extend_from_slice(&self.wire[self.sent..]);
-        (self.wire, self.sent) = (wire, 0);
-        self.going_back.has_data = true;
+        if !wire.is_empty() || self.body.is_none() {
+            (self.wire, self.sent) = (wire, 0);
+        }
+        // Else the frame has been sent, and stands in front of what is left of its payload.
+        self.going_back.has_data = !self.wire.is_empty();
         self.carrying = Carrying::Waiting(number);
     }
 

@@ -376,6 +376,26 @@ fn bytes_that_no_socket_may_carry_wait_for_the_next_carrier() {
 }
 
 #[test]
+fn what_is_left_of_a_payload_goes_on_behind_its_frame() {
+    // SAFETY: constant.
+    let buffer = Arc::new(unsafe { UserBuffer::new([7; 100].as_ptr()) });
+    let payload = Payload::of_user(buffer, 0);
+    let withheld = Withheld::new(Some(Arc::default()));
+    let carrying = Carrying::Other(Arc::new(Full));
+    let mut out = SendQueue { carrying, withheld, ..SendQueue::default() };
+    (out.wire, out.sent) = (b"frame".to_vec(), "frame".len());
+    out.body = Some(OutgoingBody { payload, sent: 40, size: 100, piped: false });
+    // The peer has handled all that was sent.
+    assert_eq!(out.go_back(3, 7, 2), Ok(true));
+    assert!(matches!(out.carrying, Carrying::Waiting(7)) && !out.is_idle());
+    out.carry_next(Arc::new(Full));
+    assert_eq!(out.go_on_by_next().ok(), Some(true));
+    out.fill_wire();
+    assert_eq!((&out.wire[..], out.sent), (&b"frame"[..], "frame".len()), "all of it is sent");
+    assert_eq!(out.body.as_ref().map(|body| body.sent), Some(40), "what follows is its payload");
+}
+
+#[test]
 fn bytes_without_data_go_back_to_the_socket_also_where_data_may_not() {
     #[derive(Debug)]
     struct Empty;
