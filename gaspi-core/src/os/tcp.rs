@@ -174,8 +174,9 @@ pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
 }
 
 /// Whether the other side's kernel has not answered for `patience`, though this one asks it again
-/// and again: by data that it sends again, or, on an idle connection, by [`set_keepalive`]. A
-/// window that is full is no silence: questions about it come ever more rarely, and are answered.
+/// and again: by data that it sends again, or for which it finds no way, or, on an idle connection,
+/// by [`set_keepalive`]. A window that is full is no silence: questions about it come ever more
+/// rarely, and are answered.
 ///
 /// # Errors
 /// The kernel's.
@@ -186,6 +187,18 @@ pub fn is_unanswered(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<bool>
         _ => info.tcpi_retransmits > 0,
     };
     Ok(asked && heard(&info) >= patience)
+}
+
+/// Whether something that was sent has not been acknowledged. The kernel asks an idle peer
+/// ([`set_keepalive`]) only while there is nothing of that.
+///
+/// # Errors
+/// The kernel's.
+pub fn has_unacknowledged(fd: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the kernel writes one int.
+    let failed = unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    if failed != 0 { Err(io::Error::last_os_error()) } else { Ok(bytes > 0) }
 }
 
 /// The congestion control of a socket.

@@ -139,6 +139,14 @@ impl Hosts {
         network::set_cable(&self.switch, host, true)
     }
 
+    /// A host takes its own interface down: it has no way to others any more.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub fn take_down(&self, host: usize) -> Result<()> {
+        network::take_down(&self.hosts[host])
+    }
+
     /// From now on the switch silently loses what two hosts send each other.
     ///
     /// # Errors

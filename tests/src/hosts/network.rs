@@ -100,6 +100,10 @@ pub(super) fn set_cable(switch: &Host, number: usize, plugged: bool) -> Result<(
     if plugged { await_cable(switch, number) } else { Ok(()) }
 }
 
+pub(super) fn take_down(host: &Host) -> Result<()> {
+    run(host, &["ip", "link", "set", INTERFACE, "down"], "")
+}
+
 /// Waits until the switch forwards what comes from a host, which takes the kernel a moment.
 fn await_cable(switch: &Host, number: usize) -> Result<()> {
     const FORWARDING: &str = "3";

@@ -16,6 +16,8 @@ use crate::{ONLY_IPV6, PLAIN, TRAPPED, expect, root_trial, trial};
 
 /// Rounds of the jobs that are left alone.
 const ROUNDS: &str = "60";
+/// Ten times the 3 s for which a silent host is waited for here.
+const SILENCE_KNOWN_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -30,6 +32,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("by-hand/another-key", another_key),
         trial("by-hand/death-far-from-all-connections", unconnected_death),
         root_trial("by-hand/vanished-host-far-from-all-connections", unconnected_host),
+        root_trial("by-hand/host-that-vanishes-before-it-is-told-of-a-death", untold_host),
+        root_trial("by-hand/link-that-goes-down-before-a-death-is-told", untold_link),
     ]
 }
 
@@ -167,10 +171,10 @@ fn unconnected(hosts: &Hosts, places: &[usize], of: usize, patience: &str) -> Re
 }
 
 impl ByHand {
-    /// Demands that all others survive and knew of it in time.
-    fn expect_survivors(self, killed: &Killed, of: usize, limit: Duration) -> Result<()> {
+    /// Demands that all survive but `gone` and knew of it in time.
+    fn expect_survivors(self, killed: &Killed, gone: &[usize], limit: Duration) -> Result<()> {
         let all = self.ranks.into_iter().enumerate();
-        for (rank, running) in all.filter(|(rank, _)| *rank != of) {
+        for (rank, running) in all.filter(|(rank, _)| !gone.contains(rank)) {
             killed.expect_survivor(&running.wait()?, rank, limit)?;
         }
         Ok(())
@@ -186,7 +190,7 @@ fn unconnected_death() -> Result<()> {
         let hosts = Hosts::new(4, PLAIN)?;
         let job = unconnected(&hosts, &places, of, "5")?;
         let killed = Killed::kill(&job.ranks[of], of, &mut seed)?;
-        job.expect_survivors(&killed, of, DEATH_KNOWN_WITHIN)?;
+        job.expect_survivors(&killed, &[of], DEATH_KNOWN_WITHIN)?;
         hosts.await_idle()?;
     }
     Ok(())
@@ -198,5 +202,26 @@ fn unconnected_host() -> Result<()> {
     let job = unconnected(&hosts, &[0, 0, 1, 1, 2, 3], 5, "3")?;
     let killed = Killed::now(5);
     hosts.power_off(3)?;
-    job.expect_survivors(&killed, 5, Duration::from_secs(30))
+    job.expect_survivors(&killed, &[5], SILENCE_KNOWN_WITHIN)
+}
+
+/// The same where something is said to it that it never acknowledges: that another rank has died.
+fn untold_host() -> Result<()> {
+    let hosts = Hosts::new(4, PLAIN)?;
+    let job = unconnected(&hosts, &[0, 0, 1, 1, 2, 3], 5, "3")?;
+    let killed = Killed::now(5);
+    hosts.power_off(3)?;
+    // Rank 4 alone is connected with rank 5, and hears of this death before it misses that.
+    job.ranks[3].rank(3)?.signal(libc::SIGKILL)?;
+    job.expect_survivors(&killed, &[3, 5], SILENCE_KNOWN_WITHIN)
+}
+
+/// A rank whose own link is down when it is to tell another host of a death notices that too.
+fn untold_link() -> Result<()> {
+    let hosts = Hosts::new(2, PLAIN)?;
+    let job = unconnected(&hosts, &[0, 1, 1], 0, "3")?;
+    let killed = Killed::now(0);
+    hosts.take_down(1)?;
+    job.ranks[2].rank(2)?.signal(libc::SIGKILL)?;
+    job.expect_survivors(&killed, &[0, 2], SILENCE_KNOWN_WITHIN)
 }

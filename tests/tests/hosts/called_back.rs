@@ -174,7 +174,7 @@ fn vanish() -> Result<()> {
 fn launcher_vanishes() -> Result<()> {
     let (hosts, srun) = (hosts(3, Options::default())?, Srun::new()?);
     let job = srun.job(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
-    lose_launcher(&hosts, job.start()?)
+    lose_launcher(&hosts, job.start()?, || hosts.cut(0))
 }
 
 /// The processes of gaspi_run itself, or those of its agents.

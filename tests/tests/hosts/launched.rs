@@ -54,6 +54,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("ssh/killed-rank", killed_rank),
         root_trial("ssh/kill-on-failure", kill_on_failure),
         root_trial("ssh/launcher-that-vanishes", launcher_vanishes),
+        root_trial("ssh/agents-whose-links-go-down", links_go_down),
         root_trial("ssh/host-that-vanishes", vanish),
         root_trial("ssh/server-that-has-to-wait", starved_server),
     ]
@@ -192,7 +193,15 @@ fn killed(word: &str) -> Result<()> {
 /// The machine of gaspi_run is gone without a word: sshd would not notice for a quarter of an hour.
 fn launcher_vanishes() -> Result<()> {
     let hosts = hosts(3, Options::default())?;
-    lose_launcher(&hosts, start(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?)
+    let job = start(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
+    lose_launcher(&hosts, job, || hosts.cut(0))
+}
+
+/// The links of the agents' hosts go down there: nothing that they send is ever on its way.
+fn links_go_down() -> Result<()> {
+    let hosts = hosts(3, Options::default())?;
+    let job = start(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
+    lose_launcher(&hosts, job, || [1, 2].into_iter().try_for_each(|host| hosts.take_down(host)))
 }
 
 /// Arguments of a shell that does not end by itself, with a process of its own.
@@ -201,9 +210,13 @@ pub(crate) const LINGERS: [&str; 2] =
 
 /// The host of gaspi_run is cut off from the others, two ranks on bee and one on cow, that linger:
 /// the agents there end themselves and all that they started.
-pub(crate) fn lose_launcher(hosts: &Hosts, job: Running) -> Result<()> {
+pub(crate) fn lose_launcher(
+    hosts: &Hosts,
+    job: Running,
+    cut: impl FnOnce() -> Result<()>,
+) -> Result<()> {
     job.lines("ready ", 3)?;
-    hosts.cut(0)?;
+    cut()?;
     let end = Instant::now() + Duration::from_secs(60);
     while ["sleep", "--agent"].iter().any(|word| !with_word(hosts, word).is_empty()) {
         expect(Instant::now() < end, "agents or ranks are left")?;

@@ -2,7 +2,7 @@
 //!
 //! sshd sends no probes. Without them a machine that vanished looks silent until the kernel gives
 //! up sending, a quarter of an hour later. So the agent sends something every second, and ssh
-//! probes a silent connection. /proc/net/tcp shows whether the kernel retransmits. A stopped or
+//! probes a silent connection. /proc/net/tcp shows whether the kernel sends in vain. A stopped or
 //! starved process is not taken for dead: its machine still acknowledges, or announces a full
 //! window.
 
@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 /// The state of a connection in which bytes travel.
 const ESTABLISHED: &str = "01";
-/// The timer of bytes that are sent again.
+/// The timer of bytes that are sent again, and that of questions whether bytes may be sent: about a
+/// full window, or since there is no way to the other machine.
 const SENT_AGAIN: &str = "01";
+const ASKED: &str = "04";
 
 /// The TCP connection that ssh came by.
 #[derive(Debug)]
@@ -185,15 +187,22 @@ fn spelled(address: SocketAddr) -> String {
     format!("{text}:{:04X}", address.port())
 }
 
-/// Whether this line of /proc/net/tcp is the connection, with bytes that have to be sent again.
+/// Whether this line of /proc/net/tcp is the connection, with bytes that have to be sent again, or
+/// that cannot be sent though it was tried more than once. Questions about a full window are
+/// answered, so that no more than one is open.
 fn is_unanswered(line: &str, local: &str, remote: &str) -> bool {
     let mut words = line.split_whitespace().skip(1);
-    let mut is = |expected: &dyn Fn(&str) -> bool| words.next().is_some_and(expected);
-    let ends = is(&|word| matches(word, local)) && is(&|word| matches(word, remote));
-    ends && is(&|state| state == ESTABLISHED)
-        && is(&|_queues| true)
-        && is(&|timer| timer.starts_with(SENT_AGAIN))
-        && is(&|again| u32::from_str_radix(again, 16).is_ok_and(|again| again > 0))
+    let mut next = || words.next().unwrap_or_default();
+    let ends = matches(next(), local) && matches(next(), remote);
+    let (state, _queues, timer, again, _user, asked) =
+        (next(), next(), next(), next(), next(), next());
+    let (again, asked) = (u32::from_str_radix(again, 16), asked.parse::<u32>());
+    let unanswered = match timer.split(':').next() {
+        Some(SENT_AGAIN) => again.is_ok_and(|again| again > 0),
+        Some(ASKED) => asked.is_ok_and(|asked| asked > 1),
+        _ => false,
+    };
+    ends && state == ESTABLISHED && unanswered
 }
 
 /// A listener for IPv6 has connections of IPv4 in its own spelling.
@@ -210,17 +219,19 @@ mod tests {
     fn lines_of_the_kernel() {
         let (local, remote) = ends("10.77.0.1 51234 10.77.0.2 22").expect("ends");
         assert_eq!((local.as_str(), remote.as_str()), ("02004D0A:0016", "01004D0A:C822"));
-        let line = |timer: &str, again: &str| {
+        let line = |timer: &str, again: &str, asked: u32| {
             format!(
                 "   3: 02004D0A:0016 01004D0A:C822 01 0000003C:00000000 {timer}:000000A3 {again} \
-                 \x20   0        0 99 1"
+                 \x20   0        {asked} 99 1"
             )
         };
-        assert!(is_unanswered(&line("01", "00000004"), &local, &remote));
+        assert!(is_unanswered(&line("01", "00000004", 0), &local, &remote));
+        // The link of this machine is down, so that nothing is on its way.
+        assert!(is_unanswered(&line("04", "00000000", 6), &local, &remote));
         // On its way for the first time; a window that is full; another connection.
-        assert!(!is_unanswered(&line("01", "00000000"), &local, &remote));
-        assert!(!is_unanswered(&line("04", "00000003"), &local, &remote));
-        assert!(!is_unanswered(&line("01", "00000004"), &remote, &local));
+        assert!(!is_unanswered(&line("01", "00000000", 0), &local, &remote));
+        assert!(!is_unanswered(&line("04", "00000003", 1), &local, &remote));
+        assert!(!is_unanswered(&line("01", "00000004", 0), &remote, &local));
         let (local, remote) = ends("fd77::1 51234 fd77::2 22").expect("ends");
         assert_eq!(local, "000077FD000000000000000002000000:0016");
         assert!(remote.ends_with(":C822"));

@@ -31,12 +31,12 @@ use crate::transport::tcp::poll_sets::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FRO
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
 use attempt::{Attempt, Outcome, advance, is_lack, nonce, other, say_welcome, talk};
 use ends::Ends;
-use keepalive::{Keepalive, Watched, has_ended, probes};
+use keepalive::{Keepalive, Watched, has_ended, tune};
 use own_interfaces::OwnInterfaces;
 use std::collections::HashMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 /// Between the beginnings of two attempts of a peer's addresses.
@@ -146,6 +146,7 @@ impl Connector {
             || !self.unauthenticated.is_empty()
             || !self.again.is_empty()
             || self.has_unsent()
+            || self.awaits_acknowledgement()
             || self.leaves
     }
 
@@ -178,6 +179,7 @@ impl Connector {
             return;
         }
         self.look_at = now + LOOK;
+        self.look_for_silence(tcp);
         let late = |attempt: &Attempt| !attempt.connected && now >= attempt.until;
         let silent = |dial: &Dial| -> Vec<u64> {
             dial.attempts.iter().filter(|(_, attempt)| late(attempt)).map(|(n, _)| *n).collect()
@@ -587,14 +589,4 @@ fn settle(tcp: Tcp<'_>, dial: &mut Dial, number: u64) {
 
 fn is_keepalive(purpose: &ConnectPurpose) -> bool {
     matches!(purpose, ConnectPurpose::Keepalive)
-}
-
-/// What the kernel can do for a connection with `rank`; one that cannot be had is done without. It
-/// need not ask whether its own machine is there.
-fn tune(fd: BorrowedFd<'_>, tcp: Tcp<'_>, rank: Rank, purpose: &Purpose) {
-    let _ = tcp::set_no_delay(fd);
-    if *purpose == Purpose::Keepalive && !tcp.up.ranks().shares_machine(rank) {
-        let (interval_s, probes) = probes(tcp.table.identity.dead_after);
-        let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
-    }
 }

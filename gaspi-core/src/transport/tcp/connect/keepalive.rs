@@ -1,7 +1,9 @@
 //! Keepalive connections: idle connections whose end tells that a host is gone, or a rank.
 //!
-//! The kernel asks the other one each second whether it is there. One serves both ranks, and each
-//! rank has one with each node of other machines. A rank of the same machine needs none while there
+//! The kernel asks the other one each second whether it is there, but not while something that was
+//! said is not acknowledged: that it says again, ever more rarely. Then the progress thread judges
+//! (`look_for_silence`). One connection serves both ranks, and each rank has one with each node of
+//! other machines. A rank of the same machine needs none while there
 //! is a connection with it, whose end tells as much; it is watched before that one is let go. A
 //! rank that leaves says so on all of them. Else only ends are told ([`ends`](super::ends)).
 
@@ -13,6 +15,7 @@ use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::dialing::Watch;
 use crate::transport::tcp::poll_sets::KEEPALIVES;
+use crate::wire::handshake::Purpose;
 use crate::wire::keepalive::KeepaliveMessage;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,13 +38,23 @@ pub(super) struct Keepalive {
     closed: bool,
     /// This side says nothing more.
     mute: bool,
+    /// Something was said that the other kernel may not have acknowledged.
+    unacknowledged: bool,
 }
 
 impl Keepalive {
     pub(super) fn new(fd: OwnedFd, rank: Rank) -> Keepalive {
-        let (incoming, outgoing) = (Vec::new(), Vec::new());
-        let (takes_leave, peer_leaves, closed, mute) = (false, false, false, false);
-        Keepalive { fd, rank, incoming, outgoing, takes_leave, peer_leaves, closed, mute }
+        Keepalive {
+            fd,
+            rank,
+            incoming: Vec::new(),
+            outgoing: Vec::new(),
+            takes_leave: false,
+            peer_leaves: false,
+            closed: false,
+            mute: false,
+            unacknowledged: false,
+        }
     }
 
     /// Says something, unless this side has ended.
@@ -79,7 +92,10 @@ impl Keepalive {
             let pieces = [Piece { pointer, len }, Piece::of(&[])];
             // SAFETY: a buffer that lives across the call.
             match unsafe { socket::send(self.fd.as_fd(), pieces, &[]) } {
-                Ok(sent) => drop(self.outgoing.drain(..sent)),
+                Ok(sent) => {
+                    self.outgoing.drain(..sent);
+                    self.unacknowledged = true;
+                }
                 Err(error) if socket::is_full(&error) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(_) => self.outgoing.clear(),
@@ -248,6 +264,33 @@ impl Connector {
         }
     }
 
+    /// Ends keepalive connections of which the other kernel does not acknowledge what was said.
+    pub(super) fn look_for_silence(&mut self, tcp: Tcp<'_>) {
+        let (interval_s, probes) = probes(tcp.table.identity.dead_after);
+        // As long as the kernel waits where nothing was said, the first second included.
+        let patience = Duration::from_secs(1 + u64::from(interval_s) * u64::from(probes));
+        let mut silent = Vec::new();
+        for (token, keepalive) in self.keepalives.iter_mut().filter(|(_, of)| of.unacknowledged) {
+            let fd = keepalive.fd.as_fd();
+            keepalive.unacknowledged = tcp::has_unacknowledged(fd).unwrap_or(false);
+            // One that leaves waits for nobody for long.
+            let judged = keepalive.unacknowledged && !keepalive.takes_leave;
+            if judged && tcp::is_unanswered(fd, patience).unwrap_or(false) {
+                silent.push(*token);
+            }
+        }
+        for token in silent {
+            if let Some(rank) = self.end_watch(tcp, token) {
+                self.fell_silent(tcp, rank);
+            }
+        }
+    }
+
+    /// Whether the other kernel may not have acknowledged something.
+    pub(super) fn awaits_acknowledgement(&self) -> bool {
+        self.keepalives.values().any(|keepalive| keepalive.unacknowledged)
+    }
+
     /// Hears what `rank` has said on a keepalive connection of it.
     pub(super) fn hear_farewell(&mut self, tcp: Tcp<'_>, rank: Rank) {
         let of_it = self.keepalives.values_mut().filter(|keepalive| keepalive.rank == rank);
@@ -348,13 +391,23 @@ pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
+/// What the kernel can do for a connection with `rank`; one that cannot be had is done without. It
+/// need not ask whether its own machine is there.
+pub(super) fn tune(fd: BorrowedFd<'_>, tcp: Tcp<'_>, rank: Rank, purpose: &Purpose) {
+    let _ = tcp::set_no_delay(fd);
+    if *purpose == Purpose::Keepalive && !tcp.up.ranks().shares_machine(rank) {
+        let (interval_s, probes) = probes(tcp.table.identity.dead_after);
+        let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
+    }
+}
+
 /// The kernel asks so often at most.
 const PROBES_MAX: u64 = 127;
 
 /// How many seconds apart, and how often, a host that is silent is asked before it counts as gone:
 /// within a time of which the first second passes before the first question, and some before all
 /// ranks know.
-pub(super) fn probes(dead_after: Duration) -> (u16, u8) {
+fn probes(dead_after: Duration) -> (u16, u8) {
     let span_s = dead_after.as_secs().saturating_sub(2).max(1);
     let interval_s = span_s.div_ceil(PROBES_MAX);
     (interval_s as u16, (span_s / interval_s) as u8)
