@@ -146,6 +146,17 @@ pub fn set_keepalive(
     Ok(sockopt::set_socket_keepalive(fd, true)?)
 }
 
+/// Breaks the connection once something that was sent has not been acknowledged for `patience`. Not
+/// for one on which more may be sent than fits into the peer's window: that one is full for as long
+/// as a stopped peer reads nothing.
+///
+/// # Errors
+/// The value is out of the kernel's limits.
+pub fn limit_silence(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
+    let patience_ms = patience.as_millis().try_into().map_err(io::Error::other)?;
+    Ok(sockopt::set_tcp_user_timeout(fd, patience_ms)?)
+}
+
 /// What the kernel knows of a connection.
 fn info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     // SAFETY: all zeroes is a valid value of this struct of numbers.

@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("by-hand/death-far-from-all-connections", unconnected_death),
         root_trial("by-hand/vanished-host-far-from-all-connections", unconnected_host),
         root_trial("by-hand/host-that-vanishes-before-it-is-told-of-a-death", untold_host),
+        root_trial("by-hand/meeting-whose-host-vanishes", meeting_vanishes),
         root_trial("by-hand/link-that-goes-down-before-a-death-is-told", untold_link),
     ]
 }
@@ -224,4 +225,25 @@ fn untold_link() -> Result<()> {
     hosts.take_down(1)?;
     job.ranks[2].rank(2)?.signal(libc::SIGKILL)?;
     job.expect_survivors(&killed, &[0, 2], SILENCE_KNOWN_WITHIN)
+}
+
+/// The host of the meeting vanishes, and is told only then that another rank has come: those who
+/// wait for it hear of that.
+fn meeting_vanishes() -> Result<()> {
+    let hosts = Hosts::new(3, PLAIN)?;
+    let places = [0, 1, 1, 2];
+    let start =
+        Start::new(&hosts, &places, victim(), &["wait", "barrier", "0"]).env("GASPI_LOG", "debug");
+    let machine_file = start.machine_file()?;
+    let _first = start.rank(0, &machine_file).start()?;
+    let second = start.rank(1, &machine_file).start()?;
+    second.complains("is the host of the meeting")?;
+    hosts.power_off(0)?;
+    let third = start.rank(2, &machine_file).start()?;
+    for (rank, job) in [(1, second), (2, third)] {
+        let outcome = job.wait()?;
+        expect(!outcome.status.success(), format!("rank {rank} joined"))?;
+        outcome.says("the connection to the host of the meeting on ")?;
+    }
+    Ok(())
 }

@@ -179,8 +179,11 @@ impl Discovery {
                 }
                 None => self.failed(attempt.to, "no answer to the handshake"),
                 Some(State::Done(_)) => {
+                    log::debug!("proc_init: {} is the host of the meeting", attempt.to);
                     self.attempts.clear();
-                    self.stream = Some(TcpConnection::new(attempt.fd, attempt.to));
+                    let stream = TcpConnection::new(attempt.fd, attempt.to);
+                    stream.limit_silence();
+                    self.stream = Some(stream);
                     return;
                 }
                 Some(State::Refused(reason)) => {

@@ -9,9 +9,14 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Bytes read at a time.
 const READ: usize = 16 * 1024;
+/// How often, a second apart, the kernel asks one that has been silent for a second, and how long
+/// that is in all.
+const PROBES: u8 = 4;
+const SILENCE: Duration = Duration::from_secs(1 + PROBES as u64);
 
 /// A connection that carries bytes in both directions.
 #[derive(Debug)]
@@ -30,8 +35,14 @@ impl TcpConnection {
     pub(super) fn new(fd: OwnedFd, peer: SocketAddr) -> TcpConnection {
         // What cannot be set is a matter of speed, and of how soon an end is noticed.
         let _ = tcp::set_no_delay(fd.as_fd());
-        let _ = tcp::set_keepalive(fd.as_fd(), 1, 1, 4);
+        let _ = tcp::set_keepalive(fd.as_fd(), 1, 1, PROBES);
         TcpConnection { fd, peer, out: VecDeque::new(), sent: 0, ended: None }
+    }
+
+    /// Ends the connection too where what this side has said is not acknowledged: while that is so,
+    /// the kernel does not ask. What is said on it has to fit into the window of the other side.
+    pub(super) fn limit_silence(&self) {
+        let _ = tcp::limit_silence(self.fd.as_fd(), SILENCE);
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {

@@ -15,6 +15,7 @@
 //! are at most [`UNAUTHENTICATED_MAX`] of them beside two for each rank.
 
 mod attempt;
+mod dials;
 mod ends;
 mod keepalive;
 mod own_interfaces;
@@ -30,10 +31,11 @@ use crate::transport::tcp::dialing::{ConnectPurpose, Watch};
 use crate::transport::tcp::poll_sets::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
 use attempt::{Attempt, Outcome, advance, is_lack, nonce, other, say_welcome, talk};
+use dials::{Again, Dial, Dials, Later};
 use ends::Ends;
 use keepalive::{Keepalive, Watched, has_ended, tune};
 use own_interfaces::OwnInterfaces;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,27 +59,6 @@ const UNAUTHENTICATED_LIMIT: Duration = Duration::from_secs(5);
 /// How many may be about to prove it, beside two for each rank of the job.
 const UNAUTHENTICATED_MAX: usize = 64;
 
-/// A peer that is being connected to.
-#[derive(Debug)]
-struct Dial {
-    rank: Rank,
-    purpose: ConnectPurpose,
-    since: Instant,
-    /// Addresses that have not been tried.
-    left: std::vec::IntoIter<SocketAddr>,
-    /// By the number of the attempt.
-    attempts: HashMap<u64, Attempt>,
-    next_at: Instant,
-    /// Why attempts failed.
-    failures: Vec<String>,
-    /// All that failed were refused by the peer's kernel: nobody listens there any more.
-    refused: bool,
-    /// One was accepted, and closed before anything was proved.
-    ended: bool,
-    /// This side lacks what it takes, which says nothing of the peer.
-    lacking: bool,
-}
-
 #[derive(Debug)]
 struct Unauthenticated {
     fd: OwnedFd,
@@ -89,11 +70,14 @@ struct Unauthenticated {
 /// All that is under way.
 #[derive(Debug)]
 pub(crate) struct Connector {
-    dials: HashMap<u64, Dial>,
-    /// What is to be tried again, when, and since when it was tried.
-    again: Vec<Again>,
-    unauthenticated: HashMap<u64, Unauthenticated>,
+    dials: Dials,
+    /// What is to be tried again.
+    again: Later,
+    /// Those that came first have to have proved it first.
+    unauthenticated: BTreeMap<u64, Unauthenticated>,
     keepalives: HashMap<u64, Keepalive>,
+    /// Those on which something is to be sent, or may not have been acknowledged.
+    unsettled: BTreeSet<u64>,
     /// How many of these watch what.
     watched: HashMap<Watched, u32>,
     /// Where ranks tell each other of ends.
@@ -108,22 +92,14 @@ pub(crate) struct Connector {
     complained: bool,
 }
 
-/// A peer that will be connected to again.
-#[derive(Debug)]
-struct Again {
-    at: Instant,
-    rank: Rank,
-    purpose: ConnectPurpose,
-    since: Instant,
-}
-
 impl Connector {
     pub(crate) fn new(tcp: Tcp<'_>) -> Connector {
         Connector {
-            dials: HashMap::new(),
-            again: Vec::new(),
-            unauthenticated: HashMap::new(),
+            dials: Dials::default(),
+            again: Later::default(),
+            unauthenticated: BTreeMap::new(),
             keepalives: HashMap::new(),
+            unsettled: BTreeSet::new(),
             watched: HashMap::new(),
             ends: tcp.table.remote.then(|| Ends::new(tcp)),
             leaves: false,
@@ -145,8 +121,7 @@ impl Connector {
         !self.dials.is_empty()
             || !self.unauthenticated.is_empty()
             || !self.again.is_empty()
-            || self.has_unsent()
-            || self.awaits_acknowledgement()
+            || !self.unsettled.is_empty()
             || self.leaves
     }
 
@@ -162,8 +137,7 @@ impl Connector {
             self.begin(tcp, rank, purpose);
         }
         let now = Instant::now();
-        let due: Vec<Again> = self.again.extract_if(.., |again| again.at <= now).collect();
-        for Again { rank, purpose, since, .. } in due {
+        for Again { rank, purpose, since, .. } in self.again.take_due(now) {
             match purpose {
                 ConnectPurpose::Data(connection)
                     if tcp.up.ranks().liveness(rank) != liveness::JOINED =>
@@ -180,33 +154,34 @@ impl Connector {
         }
         self.look_at = now + LOOK;
         self.look_for_silence(tcp);
-        let late = |attempt: &Attempt| !attempt.connected && now >= attempt.until;
-        let silent = |dial: &Dial| -> Vec<u64> {
-            dial.attempts.iter().filter(|(_, attempt)| late(attempt)).map(|(n, _)| *n).collect()
-        };
-        for id in self.dials.keys().copied().collect::<Vec<_>>() {
-            let Some(dial) = self.dials.get(&id) else { continue };
-            for number in silent(dial) {
-                // The answer may have come long ago: this thread may be the one that took its time.
-                self.serve_attempt(tcp, number);
-            }
-            let Some(dial) = self.dials.get(&id) else { continue };
-            for number in silent(dial) {
-                self.failed(tcp, id, number, "no answer".to_owned(), false);
-            }
-            self.try_next(tcp, id, now);
+        while let Some(id) = self.dials.pop_due(now) {
+            self.look_at_dial(tcp, id, now);
         }
-        let late: Vec<u64> = self
-            .unauthenticated
-            .iter()
-            .filter(|(_, pending)| now >= pending.until)
-            .map(|(token, _)| *token)
-            .collect();
-        for token in late {
+        while let Some(first) = self.unauthenticated.first_entry()
+            && first.get().until <= now
+        {
+            let token = *first.key();
             // What it said may have come long ago: this thread may be the one that took its time.
             self.serve_unauthenticated(tcp, token);
             self.turn_away(tcp, token, "it took too long");
         }
+    }
+
+    /// Gives up the attempts of a dial that have taken too long, and begins the next one.
+    fn look_at_dial(&mut self, tcp: Tcp<'_>, id: u64, now: Instant) {
+        let late = |attempt: &Attempt| !attempt.connected && now >= attempt.until;
+        let silent = |dial: Option<&Dial>| -> Vec<u64> {
+            let attempts = dial.into_iter().flat_map(|dial| &dial.attempts);
+            attempts.filter(|(_, attempt)| late(attempt)).map(|(number, _)| *number).collect()
+        };
+        for number in silent(self.dials.get(id)) {
+            // The answer may have come long ago: this thread may be the one that took its time.
+            self.serve_attempt(tcp, number);
+        }
+        for number in silent(self.dials.get(id)) {
+            self.failed(tcp, id, number, "no answer".to_owned(), false);
+        }
+        self.try_next(tcp, id, now);
     }
 
     fn begin(&mut self, tcp: Tcp<'_>, rank: Rank, purpose: ConnectPurpose) {
@@ -220,14 +195,13 @@ impl Connector {
 
     fn begin_since(&mut self, tcp: Tcp<'_>, rank: Rank, purpose: ConnectPurpose, since: Instant) {
         let wanted = purpose.on_wire();
-        let watched = tcp.watched_by(rank);
-        let same = |dial: &Dial| match dial.purpose.on_wire() {
-            purpose if purpose != wanted => false,
-            Purpose::Keepalive => tcp.watched_by(dial.rank) == watched,
-            _ => dial.rank == rank,
+        let watches = (wanted == Purpose::Keepalive).then(|| tcp.watched_by(rank));
+        let again = match watches {
+            Some(watched) => self.dials.will_watch(watched) || self.has_keepalive(tcp, rank),
+            None if wanted == Purpose::Data => false,
+            None => self.dials.of_rank(rank).any(|(_, dial)| dial.purpose.on_wire() == wanted),
         };
-        let again = wanted != Purpose::Data && self.dials.values().any(same);
-        if again || (wanted == Purpose::Keepalive && self.has_keepalive(tcp, rank)) {
+        if again {
             return;
         }
         if let ConnectPurpose::Data(connection) = &purpose
@@ -252,6 +226,7 @@ impl Connector {
         let dial = Dial {
             rank,
             purpose,
+            watches,
             since,
             refused: !left.is_empty(),
             ended: false,
@@ -269,7 +244,7 @@ impl Connector {
     fn try_next(&mut self, tcp: Tcp<'_>, id: u64, now: Instant) {
         loop {
             let number = self.number();
-            let Some(dial) = self.dials.get_mut(&id) else { return };
+            let Some(dial) = self.dials.get_mut(id) else { return };
             let proved = dial.attempts.values().any(|attempt| attempt.proved);
             if proved || (!dial.attempts.is_empty() && now < dial.next_at) {
                 return;
@@ -280,12 +255,12 @@ impl Connector {
                 }
                 return;
             };
-            dial.next_at = now + STAGGER;
+            self.dials.next_at(id, now + STAGGER);
             match self.start(tcp, id, number, endpoint) {
                 Ok(()) => return,
                 Err(error) => {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
-                    if let Some(dial) = self.dials.get_mut(&id) {
+                    if let Some(dial) = self.dials.get_mut(id) {
                         dial.refused &= refused;
                         dial.lacking |= is_lack(&error);
                         let remedy = match error.raw_os_error() {
@@ -306,7 +281,7 @@ impl Connector {
         number: u64,
         endpoint: SocketAddr,
     ) -> io::Result<()> {
-        let Some(dial) = self.dials.get_mut(&id) else { return Ok(()) };
+        let Some(dial) = self.dials.get(id) else { return Ok(()) };
         let fd = tcp::connect(endpoint)?;
         tune(fd.as_fd(), tcp, dial.rank, &dial.purpose.on_wire());
         let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
@@ -316,7 +291,7 @@ impl Connector {
         let welcome = dial.purpose.on_wire() == Purpose::Data;
         let (connected, proved) = (false, false);
         let attempt = Attempt { endpoint, fd, client, connected, proved, welcome, until };
-        dial.attempts.insert(number, attempt);
+        self.dials.add_attempt(id, number, attempt);
         Ok(())
     }
 
@@ -330,9 +305,8 @@ impl Connector {
     }
 
     fn serve_attempt(&mut self, tcp: Tcp<'_>, number: u64) {
-        let holds = |(_, dial): &(&u64, &mut Dial)| dial.attempts.contains_key(&number);
-        let Some((id, dial)) = self.dials.iter_mut().find(holds) else { return };
-        let (id, Some(attempt)) = (*id, dial.attempts.get_mut(&number)) else { return };
+        let Some((id, dial)) = self.dials.of_attempt(number) else { return };
+        let Some(attempt) = dial.attempts.get_mut(&number) else { return };
         let (first, unproved) = (!attempt.connected, !attempt.proved);
         match advance(attempt) {
             Outcome::Pending => {
@@ -342,7 +316,7 @@ impl Connector {
                     let _ = tcp.table.sets.poll.listen(attempt.fd.as_fd(), token, true);
                 }
                 if unproved && attempt.proved {
-                    settle(tcp, dial, number);
+                    self.settle(tcp, id, number);
                 }
             }
             Outcome::Done => self.succeeded(tcp, id, number),
@@ -355,9 +329,9 @@ impl Connector {
     }
 
     fn failed(&mut self, tcp: Tcp<'_>, id: u64, number: u64, reason: String, refused: bool) {
-        let Some(dial) = self.dials.get_mut(&id) else { return };
-        let Some(attempt) = dial.attempts.remove(&number) else { return };
+        let Some(attempt) = self.dials.take_attempt(id, number) else { return };
         tcp.table.sets.poll.remove(attempt.fd.as_fd());
+        let Some(dial) = self.dials.get_mut(id) else { return };
         dial.refused &= refused;
         dial.failures.push(format!("{}: {reason}", attempt.endpoint));
         dial.next_at = Instant::now();
@@ -366,7 +340,7 @@ impl Connector {
 
     /// All addresses have been tried in vain.
     fn give_up(&mut self, tcp: Tcp<'_>, id: u64) {
-        let Some(dial) = self.dials.remove(&id) else { return };
+        let Some(dial) = self.dials.remove(id) else { return };
         let Dial { rank, purpose, since, failures, refused, ended, lacking, .. } = dial;
         let reason = failures.join("; ");
         let probed = matches!(purpose, ConnectPurpose::Probe);
@@ -431,8 +405,8 @@ impl Connector {
     }
 
     fn succeeded(&mut self, tcp: Tcp<'_>, id: u64, number: u64) {
-        let Some(mut dial) = self.dials.remove(&id) else { return };
-        let Some(attempt) = dial.attempts.remove(&number) else { return };
+        let Some(attempt) = self.dials.take_attempt(id, number) else { return };
+        let Some(dial) = self.dials.remove(id) else { return };
         for other in dial.attempts.values() {
             tcp.table.sets.poll.remove(other.fd.as_fd());
         }
@@ -471,8 +445,7 @@ impl Connector {
         while let Some((fd, from)) = tcp::accept(listener.as_fd())? {
             if self.unauthenticated.len() >= UNAUTHENTICATED_MAX + 2 * tcp.up.ranks().size as usize
             {
-                let oldest = self.unauthenticated.iter().min_by_key(|(_, pending)| pending.until);
-                if let Some(token) = oldest.map(|(token, _)| *token) {
+                if let Some(token) = self.unauthenticated.keys().next().copied() {
                     self.turn_away(tcp, token, "too many others came");
                 }
             }
@@ -557,18 +530,16 @@ impl Connector {
 
     /// Whether a connection to `rank` will be made unless the rank does not want it.
     fn awaits_welcome(&self, rank: Rank) -> bool {
-        let to_it = |dial: &&Dial| dial.rank == rank;
-        let mut attempts = self.dials.values().filter(to_it).flat_map(|a| a.attempts.values());
+        let mut attempts = self.dials.of_rank(rank).flat_map(|(_, dial)| dial.attempts.values());
         attempts.any(|attempt| attempt.proved && attempt.welcome)
     }
 
     /// Gives up making a connection to `rank`, which has made one; gives what it was wanted for.
     fn give_way(&mut self, tcp: Tcp<'_>, rank: Rank) -> Vec<ConnectPurpose> {
-        let of_it = |_: &u64, dial: &mut Dial| {
-            dial.rank == rank && matches!(dial.purpose, ConnectPurpose::Data(_))
-        };
+        let is_one = |(_, dial): &(u64, &Dial)| matches!(dial.purpose, ConnectPurpose::Data(_));
+        let ids: Vec<u64> = self.dials.of_rank(rank).filter(is_one).map(|(id, _)| id).collect();
         let mut given_up = Vec::new();
-        for (_, dial) in self.dials.extract_if(of_it) {
+        for dial in ids.into_iter().filter_map(|id| self.dials.remove(id)) {
             for attempt in dial.attempts.values() {
                 tcp.table.sets.poll.remove(attempt.fd.as_fd());
             }
@@ -576,14 +547,14 @@ impl Connector {
         }
         given_up
     }
-}
 
-/// Gives up the other attempts of a dial once one waits for its welcome: the peer may welcome
-/// each that has proved itself and use the first, while this side takes the one whose welcome comes
-/// first.
-fn settle(tcp: Tcp<'_>, dial: &mut Dial, number: u64) {
-    for (_, other) in dial.attempts.extract_if(|other, _| *other != number) {
-        tcp.table.sets.poll.remove(other.fd.as_fd());
+    /// Gives up the other attempts of a dial once one waits for its welcome: the peer may welcome
+    /// each that has proved itself and use the first, while this side takes the one whose welcome
+    /// comes first.
+    fn settle(&mut self, tcp: Tcp<'_>, id: u64, number: u64) {
+        for other in self.dials.take_others(id, number) {
+            tcp.table.sets.poll.remove(other.fd.as_fd());
+        }
     }
 }
 

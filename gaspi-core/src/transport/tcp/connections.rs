@@ -12,12 +12,15 @@ use crate::sync::by_rank::ByRank;
 use crate::sync::{AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::transport::numbers::NumberMap;
 use crate::transport::tcp::connection::{Broken, Connection};
+use crate::transport::tcp::connections::open::Open;
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::poll_sets::CONNECTIONS;
 use crate::transport::tcp::send_queue::Withheld;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+
+mod open;
 
 /// How many connections with a peer have been lost.
 #[derive(Debug, Default)]
@@ -52,7 +55,7 @@ pub(crate) enum Owner {
 /// The connections of one rank.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    by_token: Mutex<NumberMap<u64, Arc<Connection>>>,
+    open: Mutex<Open>,
     next_token: AtomicU64,
     /// Whether connections were dropped that the receiving thread may hold something of.
     dropped: AtomicBool,
@@ -75,7 +78,7 @@ impl Connections {
     /// No connection yet with any of `size` ranks.
     pub(super) fn new(size: u32) -> Connections {
         Connections {
-            by_token: Mutex::default(),
+            open: Mutex::default(),
             next_token: AtomicU64::new(CONNECTIONS),
             dropped: AtomicBool::new(false),
             switched: Switched::default(),
@@ -100,21 +103,24 @@ impl Connections {
     /// Takes an established connection into the poll set.
     pub(super) fn adopt(&self, data: &Epoll, connection: &Arc<Connection>) -> Result<()> {
         let Some(fd) = connection.fd() else { return Ok(()) };
-        self.by_token.lock().insert(connection.token, Arc::clone(connection));
-        data.add(fd, connection.token).inspect_err(|_| {
-            self.by_token.lock().remove(&connection.token);
-        })
+        self.open.lock().insert(connection);
+        data.add(fd, connection.token).inspect_err(|_| self.open.lock().remove(connection))
     }
 
     /// The connection of this name.
     #[inline]
     pub(crate) fn get(&self, token: u64) -> Option<Arc<Connection>> {
-        self.by_token.lock().get(&token).cloned()
+        self.open.lock().get(token).cloned()
+    }
+
+    /// The peer of a connection has said who it is.
+    pub(super) fn set_peer(&self, connection: &Connection, peer: Rank) {
+        self.open.lock().set_peer(connection, peer);
     }
 
     /// Takes a connection out, whose socket is out of the poll set already.
     pub(super) fn remove(&self, connection: &Connection) {
-        self.by_token.lock().remove(&connection.token);
+        self.open.lock().remove(connection);
         self.dropped.store(true, Ordering::Release);
         self.switched.changes.fetch_add(1, Ordering::Release);
         self.note_news();
@@ -128,40 +134,37 @@ impl Connections {
 
     /// Whether a connection with `peer` has not come to its end.
     pub(crate) fn has(&self, peer: Rank) -> bool {
-        self.by_token.lock().values().any(|open| open.peer() == Some(peer.0))
+        self.open.lock().with(peer).next().is_some()
     }
 
     /// Whether there is no other connection with `peer` than this one.
     pub(super) fn is_last(&self, peer: Rank, connection: &Connection) -> bool {
-        let is_other =
-            |open: &Arc<Connection>| open.peer() == Some(peer.0) && open.token != connection.token;
-        !self.by_token.lock().values().any(is_other)
+        self.open.lock().with(peer).all(|open| open.token == connection.token)
     }
 
     /// Those with `peer`, of another node.
     pub(crate) fn with(&self, peer: Rank) -> Vec<Arc<Connection>> {
-        let of_it = |open: &&Arc<Connection>| !open.local && open.peer() == Some(peer.0);
-        self.by_token.lock().values().filter(of_it).cloned().collect()
+        self.open.lock().with(peer).filter(|open| !open.local).cloned().collect()
     }
 
     /// Those whose peer is known and wanted.
     pub(super) fn where_peer(&self, wanted: impl Fn(Rank) -> bool) -> Vec<Arc<Connection>> {
         let is_one = |open: &&Arc<Connection>| open.peer().is_some_and(|peer| wanted(Rank(peer)));
-        self.by_token.lock().values().filter(is_one).cloned().collect()
+        self.open.lock().all().filter(is_one).cloned().collect()
     }
 
     /// How long ago something was heard on a connection with one of these ranks of other nodes.
     pub(super) fn heard_last(&self, of: impl Fn(Rank) -> bool) -> Option<Duration> {
         let is_one =
             |open: &&Arc<Connection>| !open.local && open.peer().is_some_and(|peer| of(Rank(peer)));
-        let connections = self.by_token.lock();
+        let open = self.open.lock();
         let heard = |open: &Arc<Connection>| tcp::heard_last(open.fd()?).ok();
-        connections.values().filter(is_one).filter_map(heard).min()
+        open.all().filter(is_one).filter_map(heard).min()
     }
 
     /// Ends all connections for the other side too, also where a forked child holds them.
     pub(crate) fn shut_down(&self) {
-        for connection in self.by_token.lock().values() {
+        for connection in self.open.lock().all() {
             connection.shut_down();
         }
     }

@@ -161,7 +161,7 @@ impl<'a> Tcp<'a> {
                 if u32::from(rank.0) < self.up.ranks().size
                     && *token == self.table.identity.token =>
             {
-                connection.set_peer(*rank);
+                self.table.connections.set_peer(connection, *rank);
                 Ok(())
             }
             _ => Err(Broken),

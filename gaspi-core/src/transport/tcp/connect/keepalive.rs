@@ -103,6 +103,11 @@ impl Keepalive {
         }
     }
 
+    /// Whether all has been sent and acknowledged.
+    fn is_settled(&self) -> bool {
+        self.outgoing.is_empty() && !self.unacknowledged
+    }
+
     /// What has come, and whether the other side has closed.
     fn hear(&mut self) -> (Vec<KeepaliveMessage>, bool) {
         let (mut all, mut bytes) = (Vec::new(), [0u8; 1024]);
@@ -202,9 +207,9 @@ impl Connector {
             if self.leaves {
                 keepalive.take_leave(&tcp.own_steps());
             }
-            keepalive.flush();
         }
         self.keepalives.insert(token, keepalive);
+        self.flush(token);
         if tcp.up.ranks().shares_machine(rank) {
             tcp.table.watch_settled(tcp.up, rank, Watch::Made);
         }
@@ -213,6 +218,7 @@ impl Connector {
     /// One has ended.
     fn end_watch(&mut self, tcp: Tcp<'_>, token: u64) -> Option<Rank> {
         let Keepalive { fd, rank, .. } = self.keepalives.remove(&token)?;
+        self.unsettled.remove(&token);
         tcp.table.sets.poll.remove(fd.as_fd());
         let watched = tcp.watched_by(rank);
         if let Some(count) = self.watched.get_mut(&watched) {
@@ -235,13 +241,13 @@ impl Connector {
         {
             keepalive.hear_out(ends.is_before(rank, tcp.up.ranks().me));
         }
-        let over = error.is_some() || ended;
-        if over && keepalive.takes_leave {
+        let (over, leaves) = (error.is_some() || ended, keepalive.takes_leave);
+        if over && leaves {
             // It may be told of others who leave, until this rank closes too.
             keepalive.closed = true;
             tcp.table.sets.poll.remove(keepalive.fd.as_fd());
         }
-        let leaves = keepalive.takes_leave;
+        self.flush(token);
         said.into_iter().for_each(|said| self.heard(tcp, rank, said));
         if !over || leaves {
             return;
@@ -270,7 +276,8 @@ impl Connector {
         // As long as the kernel waits where nothing was said, the first second included.
         let patience = Duration::from_secs(1 + u64::from(interval_s) * u64::from(probes));
         let mut silent = Vec::new();
-        for (token, keepalive) in self.keepalives.iter_mut().filter(|(_, of)| of.unacknowledged) {
+        self.unsettled.retain(|token| {
+            let Some(keepalive) = self.keepalives.get_mut(token) else { return false };
             let fd = keepalive.fd.as_fd();
             keepalive.unacknowledged = tcp::has_unacknowledged(fd).unwrap_or(false);
             // One that leaves waits for nobody for long.
@@ -278,17 +285,13 @@ impl Connector {
             if judged && tcp::is_unanswered(fd, patience).unwrap_or(false) {
                 silent.push(*token);
             }
-        }
+            !keepalive.is_settled()
+        });
         for token in silent {
             if let Some(rank) = self.end_watch(tcp, token) {
                 self.fell_silent(tcp, rank);
             }
         }
-    }
-
-    /// Whether the other kernel may not have acknowledged something.
-    pub(super) fn awaits_acknowledgement(&self) -> bool {
-        self.keepalives.values().any(|keepalive| keepalive.unacknowledged)
     }
 
     /// Hears what `rank` has said on a keepalive connection of it.
@@ -319,23 +322,36 @@ impl Connector {
         let steps = tcp.own_steps();
         for keepalive in self.keepalives.values_mut() {
             keepalive.take_leave(&steps);
-            keepalive.flush();
         }
+        self.flush_all();
     }
 
     /// Tells all with whom there is a keepalive connection.
     pub(super) fn say_to_all(&mut self, what: &[KeepaliveMessage]) {
-        for keepalive in self.keepalives.values_mut() {
-            keepalive.say(what);
-            if !keepalive.outgoing.is_empty() {
-                keepalive.flush();
-            }
+        if !what.is_empty() {
+            self.keepalives.values_mut().for_each(|keepalive| keepalive.say(what));
+            self.flush_all();
+        }
+        for token in self.unsettled.iter().copied().collect::<Vec<_>>() {
+            self.flush(token);
         }
     }
 
-    /// Whether something is still to be sent.
-    pub(super) fn has_unsent(&self) -> bool {
-        self.keepalives.values().any(|keepalive| !keepalive.outgoing.is_empty())
+    fn flush_all(&mut self) {
+        for token in self.keepalives.keys().copied().collect::<Vec<_>>() {
+            self.flush(token);
+        }
+    }
+
+    /// Sends as much as there is room for.
+    fn flush(&mut self, token: u64) {
+        let Some(keepalive) = self.keepalives.get_mut(&token) else { return };
+        keepalive.flush();
+        if keepalive.is_settled() {
+            self.unsettled.remove(&token);
+        } else {
+            self.unsettled.insert(token);
+        }
     }
 
     /// Whether somebody has heard that this rank leaves who tells others.

@@ -7,8 +7,7 @@ use crate::runtime::{PendingInit, Runtime};
 use crate::timeout::Timeout;
 use crate::wire::handshake::{Client, Peer, Purpose, Secret};
 use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
+use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
 /// Long enough for anything that is right.
@@ -85,7 +84,10 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
 fn a_rank_that_has_said_farewell_is_not_dead_because_nobody_listens_any_more() {
     let [a, b] = ranks("unheard");
     let inner = a.inner();
-    let (keepalive, mut of_watched) = UnixStream::pair().expect("sockets");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let address = listener.local_addr().expect("an address");
+    let keepalive = TcpStream::connect(address).expect("it is listened to");
+    let (mut of_watched, _) = listener.accept().expect("a connection");
     keepalive.set_nonblocking(true).expect("a socket");
     let mut farewell = Vec::new();
     KeepaliveMessage::Farewell.encode(&mut farewell);
