@@ -142,6 +142,50 @@ fn steps_of_many_ranks_need_few_connections() {
     });
 }
 
+/// How many requests the device of a rank has carried.
+fn carried(rt: &Runtime) -> u64 {
+    let named = |counter: &u32| {
+        Runtime::statistic_info(*counter).is_some_and(|it| it.name == "NumberOfRequestsVerbs")
+    };
+    let counter = (0..rt.statistic_num()).find(named).expect("it is counted");
+    rt.statistic_get(counter, 0).expect("counter")
+}
+
+/// Ranks with devices make a segment: keys go with the step, and nobody connects for them. Each
+/// device then writes to memory of a rank with which there was no connection.
+fn keys_of_many_ranks_need_few_connections() {
+    const RANKS: u16 = 24;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let most = usize::from(RANKS) * (2 * RANKS.ilog2() as usize + 2);
+    let together = Barrier::new(RANKS.into());
+    ranks::run_with_devices(RANKS.into(), "", |rt, _| {
+        for round in 1..=2u64 {
+            together.wait();
+            make(rt, 4096 * round);
+            together.wait();
+            assert!(round > 1 || sockets() <= most, "{} sockets", sockets());
+            together.wait();
+            let (me, target) = (u64::from(rt.rank().0), Rank((rt.rank().0 + 11) % RANKS));
+            let (before, begin) = (carried(rt), Instant::now());
+            let mut value = 0u64;
+            while carried(rt) == before {
+                assert!(begin.elapsed() < SOON, "{}: no request by the device", rt.rank());
+                value += 1;
+                rt.segment_write(S0, 8 * me, &(round << 32 | value).to_ne_bytes()).expect("inside");
+                rt.write(&to(target, 8 * me, 8), Q0, LIMIT).expect("post");
+                rt.wait(Q0, LIMIT).expect("wait");
+            }
+            rt.write_notify(&to(target, 8 * me, 8), NotificationId(0), value as u32, Q0, LIMIT)
+                .expect("post");
+            let (value, from) = (take(rt, 0), (rt.rank().0 + RANKS - 11) % RANKS);
+            assert_eq!(word(rt, 8 * u64::from(from)), round << 32 | u64::from(value));
+            rt.wait(Q0, LIMIT).expect("wait");
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            rt.segment_delete(S0).expect("delete");
+        }
+    });
+}
+
 /// A rank in the midst of the tree of all has arrived at a barrier and leaves before it is
 /// complete: the others complete it, and need not connect each with each for that.
 fn a_rank_that_leaves_behind_an_unfinished_barrier_has_arrived() {
@@ -515,4 +559,6 @@ tests! {
         a_target_that_stopped_calling_acknowledges,
         a_rank_leaves_while_its_peer_sends_on_the_same_connection,
         a_rank_that_disconnects_again_at_once_loses_nothing;
+    VERBS:
+        keys_of_many_ranks_need_few_connections;
 }

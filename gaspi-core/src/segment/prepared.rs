@@ -75,9 +75,17 @@ impl PreparedMemory {
         }
     }
 
+    /// What peers name the memory by, if it has been prepared.
+    pub(crate) fn key(&self) -> Option<MemoryKey> {
+        match *self.state.lock() {
+            State::Known { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
     /// Whether a device knows it.
     pub(crate) fn is_known(&self) -> bool {
-        matches!(*self.state.lock(), State::Known { .. })
+        self.key().is_some()
     }
 
     /// Takes it from the device, for good.
@@ -104,6 +112,7 @@ mod tests {
         assert_eq!(memory.local_key(), None);
         let key = memory.prepare(|| prepared(&registration));
         assert_eq!(key, memory.prepare(|| Err("a second time".to_owned())));
+        assert_eq!(key.ok(), memory.key());
         assert_eq!((memory.local_key(), memory.is_known()), (Some(0), true));
         memory.release();
         assert_eq!((memory.local_key(), memory.is_known()), (None, false));

@@ -6,15 +6,17 @@ use crate::diagnostics;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank, SegmentId};
 use crate::runtime::Inner;
-use crate::segment::published::{PUBLISHED_WORDS, Published};
+use crate::segment::published::{PUBLISHED_WORDS, Published, key_of_words, words_of_key};
 use crate::segment::{MAPPED_AT_ONCE, Segment, Target};
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, waiting};
+use std::sync::Arc;
 
 /// Stages of a segment made by a group.
 const MAKING: u64 = 0;
 const REGISTERING: u64 = 1;
 const MEETING: u64 = 2;
+const TELLING_KEYS: u64 = 3;
 
 impl Inner {
     /// The collective part of create and use: `make` the segment, register it with the group, meet.
@@ -32,7 +34,7 @@ impl Inner {
         let key = CallKey { kind, arguments, signature, describe: describe_call };
         let mut call = self.group_call(group, key)?;
         if call.cursor() == MAKING {
-            match make() {
+            match make().and_then(|()| self.export_to(call.ranks(), segment)) {
                 Ok(()) => call.set_cursor(REGISTERING),
                 // Memory and descriptors are the others' concern too.
                 Err(
@@ -69,11 +71,39 @@ impl Inner {
             }
             call.set_cursor(MEETING);
         }
-        let Some(error) = self.meet(call, kind, segment, deadline)? else { return Ok(()) };
-        if let Some(own) = own {
-            self.end(&own)?;
+        if call.cursor() == MEETING {
+            let outcome = self.meet(&mut call, kind, segment, deadline)?;
+            if outcome.is_none() && self.learn_of_all(&call, segment) {
+                call.set_cursor(TELLING_KEYS);
+            } else {
+                call.finish();
+                return outcome.map_or(Ok(()), |error| self.end_together(own.as_ref(), error));
+            }
         }
+        let outcome = self.tell_keys(&mut call, segment, deadline);
+        if outcome.as_ref().is_err_and(Error::is_timeout) {
+            return outcome;
+        }
+        call.finish();
+        outcome.or_else(|error| self.end_together(own.as_ref(), error))
+    }
+
+    /// Ends a segment that the members could not make together, for this reason.
+    fn end_together(&self, own: Option<&Arc<Segment>>, error: Error) -> Result<()> {
+        own.map_or(Ok(()), |own| self.end(own))?;
         Err(error)
+    }
+
+    /// Has this rank's device know a segment, where `members` are of other nodes.
+    ///
+    /// # Errors
+    /// It does not take the memory, and nothing else may carry data.
+    fn export_to(&self, members: &[Rank], segment: SegmentId) -> Result<()> {
+        let Some(own) = self.memory.segments.get_arc(segment) else { return Ok(()) };
+        if members.iter().any(|rank| !self.ranks.is_local(*rank)) {
+            self.endpoints.export(&own)?;
+        }
+        Ok(())
     }
 
     /// Tells the members how this rank's part went, and hears how theirs did: the error that the
@@ -83,7 +113,7 @@ impl Inner {
     /// [`Error::Timeout`]: the call is continued by the next.
     fn meet(
         &self,
-        mut call: GroupCall<'_>,
+        call: &mut GroupCall<'_>,
         kind: CallKind,
         segment: SegmentId,
         deadline: Deadline,
@@ -91,7 +121,9 @@ impl Inner {
         let failure = call.failure();
         let [status, details] = call.report(failure.as_ref());
         let own = self.memory.segments.get_arc(segment);
-        let published = own.map(|own| own.publish(self.memory.nonce));
+        let spans = call.ranks().iter().any(|rank| !self.ranks.is_local(*rank));
+        let published =
+            own.map(|own| own.publish(self.memory.nonce, spans && own.prepared.is_known()));
         let [w0, w1, w2, w3] = published.map_or([0; PUBLISHED_WORDS], |it| it.words());
         call.arrive(&[status, details, w0, w1, w2, w3]);
         let met = call.await_all(deadline);
@@ -112,31 +144,60 @@ impl Inner {
             let what = (kind.name(), waiting(Call::Create, segment.0));
             call.reported(member, told(member), what, deadline)
         });
-        let failure = failure.or(met.err()).or(failed);
-        if failure.is_none() {
-            self.learn_of_all(&call, segment);
+        Ok(failure.or(met.err()).or(failed))
+    }
+
+    /// Tells the members of other nodes the key of this rank's device, and learns theirs: a step
+    /// that all take where some have such keys.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`]: the call is continued by the next. A member has ended.
+    fn tell_keys(
+        &self,
+        call: &mut GroupCall<'_>,
+        segment: SegmentId,
+        deadline: Deadline,
+    ) -> Result<()> {
+        call.set_number(1);
+        let own = self.memory.segments.get_arc(segment);
+        let [key, address] = words_of_key(own.and_then(|own| own.prepared.key()));
+        let [status, details] = call.report(None);
+        call.arrive(&[status, details, key, address]);
+        call.await_all(deadline)?;
+        for (member, rank) in call.ranks().iter().enumerate() {
+            let [_, _, key, address, ..] = call.payload(member, call.step());
+            let key = key_of_words([key, address]).filter(|_| !self.ranks.is_local(*rank));
+            let key = key.and_then(|key| self.endpoints.usable_key(&[key]));
+            let known = key.and_then(|_| self.ranks.targets_of(*rank).get_arc(segment));
+            if let Some(known) = known {
+                let target = Target::remote((known.size, known.generation), key);
+                // If it has died, whatever needs the segment says so.
+                let _ = self.ranks.learn_target(*rank, segment, target);
+            }
         }
-        call.finish();
-        Ok(failure)
+        Ok(())
     }
 
     /// Learns of the members' segments by what their arrivals publish, unless they have registered
-    /// them already.
-    fn learn_of_all(&self, call: &GroupCall<'_>, segment: SegmentId) {
+    /// them already. Whether keys of some follow.
+    fn learn_of_all(&self, call: &GroupCall<'_>, segment: SegmentId) -> bool {
+        let mut keys_follow = false;
         let maps_later = self.ranks.area.locals().len() > MAPPED_AT_ONCE;
         for (member, rank) in call.ranks().iter().enumerate() {
             let is_local = self.ranks.is_local(*rank);
+            let [_, _, published @ ..] = call.payload(member, call.step());
+            let Some(published) = Published::from_words(published) else { continue };
+            keys_follow |= published.key_follows;
             if *rank == self.ranks.me || is_local && !maps_later {
                 continue;
             }
-            let [_, _, published @ ..] = call.payload(member, call.step());
-            let Some(published) = Published::from_words(published) else { continue };
             if !is_local {
                 self.learn_of_remote(*rank, segment, &published);
             } else if published.is_open() {
                 self.ranks.learn_published(*rank, segment, published);
             }
         }
+        keys_follow
     }
 
     fn learn_of_remote(&self, rank: Rank, segment: SegmentId, published: &Published) {
@@ -150,19 +211,14 @@ impl Inner {
     }
 
     /// The members that hear of a new segment by a message each, and the others, which find it by
-    /// what arrivals publish: those of other nodes unless they need keys of this rank's device, and
-    /// those of a node of many ranks.
+    /// what arrivals publish: those of other nodes, and those of a node of many ranks.
     fn to_be_told(&self, segment: &Segment, members: &[Rank]) -> (Vec<Rank>, Vec<Rank>) {
         let of_node = members.iter().filter(|rank| self.ranks.is_local(**rank)).count();
         let published = of_node > MAPPED_AT_ONCE && segment.is_mapped();
-        let has_device = self.endpoints.verbs(self).is_some();
         let others = members.iter().copied().filter(|rank| *rank != self.ranks.me);
         others.partition(|rank| {
-            if self.ranks.is_local(*rank) {
-                !published || !self.ranks.area.may_open_descriptors(*rank)
-            } else {
-                has_device
-            }
+            let opens = published && self.ranks.area.may_open_descriptors(*rank);
+            self.ranks.is_local(*rank) && !opens
         })
     }
 

@@ -61,7 +61,7 @@ impl Inner {
         let [status, details] = call.report(failure.as_ref());
         let arena = self.channels.arena().filter(|_| self.maps_arenas(call.ranks()));
         let told = arena.filter(|_| failure.is_none()).map(|arena| {
-            let published = arena.segment.publish(self.memory.nonce);
+            let published = arena.segment.publish(self.memory.nonce, false);
             let [file, size, _, nonce] = published.words();
             [file, size, std::ptr::from_ref(&self.memory.nonce) as u64, nonce]
         });

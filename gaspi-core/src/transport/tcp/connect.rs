@@ -443,11 +443,10 @@ impl Connector {
     /// Descriptors ran out.
     pub(crate) fn accept(&mut self, tcp: Tcp<'_>, listener: &OwnedFd) -> io::Result<()> {
         while let Some((fd, from)) = tcp::accept(listener.as_fd())? {
-            if self.unauthenticated.len() >= UNAUTHENTICATED_MAX + 2 * tcp.up.ranks().size as usize
-            {
-                if let Some(token) = self.unauthenticated.keys().next().copied() {
-                    self.turn_away(tcp, token, "too many others came");
-                }
+            let most = UNAUTHENTICATED_MAX + 2 * tcp.up.ranks().size as usize;
+            let first = self.unauthenticated.keys().next().copied();
+            if let Some(token) = first.filter(|_| self.unauthenticated.len() >= most) {
+                self.turn_away(tcp, token, "too many others came");
             }
             let (me, size) = (tcp.up.ranks().me.0.into(), tcp.up.ranks().size);
             let server = Server::new(&self.secret, me, size, nonce()?);
