@@ -146,15 +146,30 @@ pub fn set_keepalive(
     Ok(sockopt::set_socket_keepalive(fd, true)?)
 }
 
-/// Breaks the connection once something that was sent has not been acknowledged for `patience`. Not
-/// for one on which more may be sent than fits into the peer's window: that one is full for as long
-/// as a stopped peer reads nothing.
+/// Breaks the connection once something that was sent has not been acknowledged for `patience`.
+/// Only while no more is sent than fits into any window: that of a stopped peer stays full.
 ///
 /// # Errors
 /// The value is out of the kernel's limits.
 pub fn limit_silence(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<()> {
     let patience_ms = patience.as_millis().try_into().map_err(io::Error::other)?;
     Ok(sockopt::set_tcp_user_timeout(fd, patience_ms)?)
+}
+
+/// Ends what [`limit_silence`] has begun.
+///
+/// # Errors
+/// The kernel's.
+pub fn allow_silence(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(sockopt::set_tcp_user_timeout(fd, 0)?)
+}
+
+/// Ends what [`set_keepalive`] has begun.
+///
+/// # Errors
+/// The kernel's.
+pub fn clear_keepalive(fd: BorrowedFd<'_>) -> io::Result<()> {
+    Ok(sockopt::set_socket_keepalive(fd, false)?)
 }
 
 /// What the kernel knows of a connection.
@@ -184,6 +199,9 @@ pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
     info(fd).map(|info| heard(&info))
 }
 
+/// How long an answer may take that is on its way.
+const ON_ITS_WAY: Duration = Duration::from_millis(200);
+
 /// Whether the other side's kernel has not answered for `patience`, though this one asks it again
 /// and again: by data that it sends again, or for which it finds no way, or, on an idle connection,
 /// by [`set_keepalive`]. A window that is full is no silence: questions about it come ever more
@@ -193,11 +211,14 @@ pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
 /// The kernel's.
 pub fn is_unanswered(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<bool> {
     let info = info(fd)?;
+    let heard = heard(&info);
+    let sent = Duration::from_millis(info.tcpi_last_data_sent.into());
     let asked = match info.tcpi_unacked {
         0 => info.tcpi_probes >= 2,
-        _ => info.tcpi_retransmits > 0,
+        // The last one since something was heard: it may be answered, and not be taken.
+        _ => info.tcpi_retransmits > 0 && (ON_ITS_WAY..heard).contains(&sent),
     };
-    Ok(asked && heard(&info) >= patience)
+    Ok(asked && heard >= patience)
 }
 
 /// Whether something that was sent has not been acknowledged. The kernel asks an idle peer

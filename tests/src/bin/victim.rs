@@ -14,6 +14,7 @@
 //!   when they knew.
 //! - `pass`: all ranks join, commit a group, make a segment in it and leave, while some are killed.
 //!   Each other one says how far it came, and why not further.
+//! - `meet`: each rank joins, and prints what it waits for whenever that changes.
 //! - `join`: OPERATION is the time in milliseconds that joining may take.
 
 use std::path::Path;
@@ -49,7 +50,7 @@ fn main() -> ExitCode {
         [scenario, operation, victim, file] => (scenario, operation, victim, Some(Path::new(file))),
         _ => {
             eprintln!(
-                "usage: victim die|stop|init|wait|left|hear|pass|join OPERATION VICTIM [FILE]"
+                "usage: victim die|stop|init|wait|left|hear|pass|meet|join OPERATION VICTIM [FILE]"
             );
             return ExitCode::from(2);
         }
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         "left" => left(operation, victim, file),
         "hear" => hear(victim),
         "pass" => pass(),
+        "meet" => meet(),
         "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
         _ => Err(format!("there is no scenario {scenario:?}")),
     };
@@ -415,6 +417,26 @@ fn wait() -> Result<()> {
         rt.passive_receive(SEGMENT, 0, 64, Timeout::Block).during("passive_receive")?;
     }
     rt.barrier(GroupId::ALL, Timeout::Block).during("barrier")
+}
+
+/// Joins, and tells what it waits for.
+fn meet() -> Result<()> {
+    let job = Job::from_environment().during("environment")?;
+    let mut joining = PendingInit::new(job, Config::default()).during("joining")?;
+    let mut told = String::new();
+    loop {
+        match joining.wait(SHORT) {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_timeout() => {
+                let now = error.to_string();
+                if now != told {
+                    println!("waits: {now}");
+                    told = now;
+                }
+            }
+            Err(error) => return Err(format!("joining: {error}")),
+        }
+    }
 }
 
 /// Of a job that all but two have left, one dies.

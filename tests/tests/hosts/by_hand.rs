@@ -2,7 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaspi_tests::hosts::{Host, Hosts, Options};
 use gaspi_tests::victims::Killed;
@@ -34,9 +34,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("by-hand/vanished-host-far-from-all-connections", unconnected_host),
         root_trial("by-hand/host-that-vanishes-before-it-is-told-of-a-death", untold_host),
         root_trial("by-hand/meeting-whose-host-vanishes", meeting_vanishes),
+        root_trial("by-hand/guest-of-a-meeting-that-vanishes", guest_vanishes),
+        root_trial("by-hand/own-address-that-goes", own_address_goes),
         root_trial("by-hand/link-that-goes-down-before-a-death-is-told", untold_link),
     ]
 }
+
+/// Ten times the 5 s for which the other host of a meeting may be silent.
+const MEETING_ENDS_WITHIN: Duration = Duration::from_secs(50);
 
 /// How the machine file names a host.
 type Naming = fn(&Host) -> String;
@@ -227,23 +232,58 @@ fn untold_link() -> Result<()> {
     job.expect_survivors(&killed, &[0, 2], SILENCE_KNOWN_WITHIN)
 }
 
+/// Four ranks on three hosts, of which the first two have met.
+fn two_have_met(hosts: &Hosts) -> Result<(Start<'_>, TempPath, [Running; 2])> {
+    let start = Start::new(hosts, &[0, 1, 1, 2], victim(), &["meet", "-", "0"]);
+    let machine_file = start.machine_file()?;
+    let first = start.rank(0, &machine_file).start()?;
+    first.lines("to join job", 1)?;
+    let second = start.rank(1, &machine_file).start()?;
+    // Which the first one has told it.
+    second.lines("to join job", 1)?;
+    Ok((start, machine_file, [first, second]))
+}
+
+fn expect_end(rank: usize, job: Running, text: &str) -> Result<()> {
+    let begin = Instant::now();
+    let outcome = job.wait()?;
+    let (took, ended) = (begin.elapsed(), outcome.status.success());
+    expect(!ended && took < MEETING_ENDS_WITHIN, format!("rank {rank} joined, or took {took:?}"))?;
+    outcome.says(text).map(drop)
+}
+
 /// The host of the meeting vanishes, and is told only then that another rank has come: those who
 /// wait for it hear of that.
 fn meeting_vanishes() -> Result<()> {
     let hosts = Hosts::new(3, PLAIN)?;
-    let places = [0, 1, 1, 2];
-    let start =
-        Start::new(&hosts, &places, victim(), &["wait", "barrier", "0"]).env("GASPI_LOG", "debug");
-    let machine_file = start.machine_file()?;
-    let _first = start.rank(0, &machine_file).start()?;
-    let second = start.rank(1, &machine_file).start()?;
-    second.complains("is the host of the meeting")?;
+    let (start, machine_file, [_first, second]) = two_have_met(&hosts)?;
     hosts.power_off(0)?;
     let third = start.rank(2, &machine_file).start()?;
     for (rank, job) in [(1, second), (2, third)] {
-        let outcome = job.wait()?;
-        expect(!outcome.status.success(), format!("rank {rank} joined"))?;
-        outcome.says("the connection to the host of the meeting on ")?;
+        expect_end(rank, job, "the connection to the host of the meeting on ")?;
     }
     Ok(())
+}
+
+/// A host whose rank has come vanishes while others are awaited, and is reminded of them: those
+/// who wait with it hear of that.
+fn guest_vanishes() -> Result<()> {
+    let hosts = Hosts::new(3, PLAIN)?;
+    let (start, machine_file, [first, _second]) = two_have_met(&hosts)?;
+    hosts.power_off(1)?;
+    let last = start.rank(3, &machine_file).start()?;
+    for (rank, job) in [(0, first), (3, last)] {
+        expect_end(rank, job, "its machine does not answer")?;
+    }
+    Ok(())
+}
+
+/// A rank whose only address goes tells others of its host of the ends of ranks that it does not
+/// reach any more, and neither of them is dead.
+fn own_address_goes() -> Result<()> {
+    let hosts = Hosts::new(2, ONLY_IPV6)?;
+    let job = unconnected(&hosts, &[0, 1, 1], 0, "3")?;
+    let killed = Killed::now(0);
+    hosts.take_down(1)?;
+    job.expect_survivors(&killed, &[0], SILENCE_KNOWN_WITHIN)
 }

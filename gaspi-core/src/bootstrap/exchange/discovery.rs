@@ -23,6 +23,8 @@ const PAUSE_LAST: Duration = Duration::from_millis(500);
 const VERSIONS_MAX: u32 = 3;
 /// How often to look whether the resolver has an answer.
 const RESOLVER: Duration = Duration::from_millis(2);
+/// How long to wait at least.
+const SHORTEST: Duration = Duration::from_millis(1);
 /// How often those who wait here are told why they wait.
 const REPORT: Duration = Duration::from_secs(5);
 
@@ -119,6 +121,7 @@ impl Discovery {
         let understood = server.feed(Server::UPSTREAM, &bytes);
         stream.queue(server.take(Server::UPSTREAM));
         stream.flush();
+        stream.look_for_silence();
         let end = match (understood, stream.ended()) {
             (Err(error), _) => Some(error.to_string()),
             (Ok(()), Some(why)) => Some(format!(
@@ -181,9 +184,7 @@ impl Discovery {
                 Some(State::Done(_)) => {
                     log::debug!("proc_init: {} is the host of the meeting", attempt.to);
                     self.attempts.clear();
-                    let stream = TcpConnection::new(attempt.fd, attempt.to);
-                    stream.limit_silence();
-                    self.stream = Some(stream);
+                    self.stream = Some(TcpConnection::new(attempt.fd, attempt.to));
                     return;
                 }
                 Some(State::Refused(reason)) => {
@@ -290,7 +291,8 @@ impl Discovery {
     pub(super) fn watches<'a>(&'a self, fds: &mut Vec<(BorrowedFd<'a>, bool)>) -> Option<Duration> {
         if let Some(stream) = &self.stream {
             fds.push((stream.as_fd(), stream.is_pending()));
-            return None;
+            let look_at = stream.look_at()?;
+            return Some(look_at.saturating_duration_since(Instant::now()).max(SHORTEST));
         }
         if let Some((attempt, client, _)) = &self.handshake {
             fds.push((attempt.fd.as_fd(), !client.output().is_empty()));
@@ -306,6 +308,6 @@ impl Discovery {
         if self.hub.is_pending() {
             next = next.min(Instant::now() + RESOLVER);
         }
-        Some(next.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
+        Some(next.saturating_duration_since(Instant::now()).max(SHORTEST))
     }
 }

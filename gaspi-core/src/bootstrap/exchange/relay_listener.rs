@@ -159,6 +159,7 @@ impl RelayListener {
         for (link, stream) in &mut self.streams {
             bytes.clear();
             while stream.read(&mut bytes) {}
+            stream.look_for_silence();
             if let Err(error) = server.feed(*link, &bytes) {
                 log::warn!("proc_init: {} was sent away: {error}", stream.peer);
                 server.cut(*link, &error.to_string());
@@ -255,7 +256,8 @@ impl RelayListener {
         let now = Instant::now();
         let unauthenticated = self.unauthenticated.iter().map(|peer| peer.until);
         let farewell = self.quiet.map(|since| since + FAREWELL);
-        let next = unauthenticated.chain(farewell).min()?;
+        let look = self.streams.iter().filter_map(|(_, stream)| stream.look_at());
+        let next = unauthenticated.chain(farewell).chain(look).min()?;
         Some(next.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 }

@@ -9,13 +9,15 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Bytes read at a time.
 const READ: usize = 16 * 1024;
 /// How often, a second apart, the kernel asks one that has been silent for a second, and how long
 /// that is in all.
 const PROBES: u8 = 4;
+/// How often to look whether something is acknowledged.
+const LOOK: Duration = Duration::from_secs(1);
 const SILENCE: Duration = Duration::from_secs(1 + PROBES as u64);
 
 /// A connection that carries bytes in both directions.
@@ -27,6 +29,8 @@ pub(super) struct TcpConnection {
     out: VecDeque<Arc<[u8]>>,
     /// Bytes of the first that were sent.
     sent: usize,
+    /// When to look whether what was sent is acknowledged.
+    look_at: Option<Instant>,
     /// Why it ended.
     ended: Option<String>,
 }
@@ -36,13 +40,26 @@ impl TcpConnection {
         // What cannot be set is a matter of speed, and of how soon an end is noticed.
         let _ = tcp::set_no_delay(fd.as_fd());
         let _ = tcp::set_keepalive(fd.as_fd(), 1, 1, PROBES);
-        TcpConnection { fd, peer, out: VecDeque::new(), sent: 0, ended: None }
+        TcpConnection { fd, peer, out: VecDeque::new(), sent: 0, look_at: None, ended: None }
     }
 
-    /// Ends the connection too where what this side has said is not acknowledged: while that is so,
-    /// the kernel does not ask. What is said on it has to fit into the window of the other side.
-    pub(super) fn limit_silence(&self) {
-        let _ = tcp::limit_silence(self.fd.as_fd(), SILENCE);
+    /// Ends the connection where what this side has said is not answered at all: while it is not
+    /// acknowledged, the kernel does not ask.
+    pub(super) fn look_for_silence(&mut self) {
+        let now = Instant::now();
+        if self.look_at.is_none_or(|at| now < at) || self.ended.is_some() {
+            return;
+        }
+        let awaits = tcp::has_unacknowledged(self.fd.as_fd()).unwrap_or(false);
+        self.look_at = awaits.then(|| now + LOOK);
+        if awaits && tcp::is_unanswered(self.fd.as_fd(), SILENCE).unwrap_or(false) {
+            self.ended = Some("its machine does not answer".to_owned());
+        }
+    }
+
+    /// When to [look](TcpConnection::look_for_silence) next.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        self.look_at.filter(|_| self.ended.is_none())
     }
 
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
@@ -69,6 +86,7 @@ impl TcpConnection {
             match send(self.fd.as_fd(), &first[self.sent..]) {
                 Ok(Some(count)) => {
                     self.sent += count;
+                    self.look_at.get_or_insert_with(|| Instant::now() + LOOK);
                     if self.sent == first.len() {
                         self.out.pop_front();
                         self.sent = 0;

@@ -33,9 +33,9 @@ use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
 use attempt::{Attempt, Outcome, advance, is_lack, nonce, other, say_welcome, talk};
 use dials::{Again, Dial, Dials, Later};
 use ends::Ends;
-use keepalive::{Keepalive, Watched, has_ended, tune};
+use keepalive::{Keepalive, Watched, has_ended, have_asked, tune};
 use own_interfaces::OwnInterfaces;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,6 +52,9 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// How long who was connected to leaves it to the other side to make the keepalive connection; how
 /// soon one is tried again that cannot be made.
 const GRACE: Duration = Duration::from_secs(1);
+/// How long before the end of its patience a rank asks a silent host anew, and how long that may
+/// take.
+const RECHECK: Duration = Duration::from_millis(1500);
 /// How long a peer that closes first is tried again: where ranks share cores, both may be slow.
 const TURNED_AWAY: Duration = Duration::from_secs(60);
 /// How long somebody who connects may take to prove who it is.
@@ -80,6 +83,8 @@ pub(crate) struct Connector {
     unsettled: BTreeSet<u64>,
     /// How many of these watch what.
     watched: HashMap<Watched, u32>,
+    /// What this rank has reached itself, so that silence there tells something.
+    reached: HashSet<Watched>,
     /// Where ranks tell each other of ends.
     ends: Option<Ends>,
     /// This rank has said on keepalive connections that it leaves.
@@ -101,6 +106,7 @@ impl Connector {
             keepalives: HashMap::new(),
             unsettled: BTreeSet::new(),
             watched: HashMap::new(),
+            reached: HashSet::new(),
             ends: tcp.table.remote.then(|| Ends::new(tcp)),
             leaves: false,
             next: 0,
@@ -283,11 +289,15 @@ impl Connector {
     ) -> io::Result<()> {
         let Some(dial) = self.dials.get(id) else { return Ok(()) };
         let fd = tcp::connect(endpoint)?;
-        tune(fd.as_fd(), tcp, dial.rank, &dial.purpose.on_wire());
+        tune(fd.as_fd(), tcp, dial.rank);
         let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
         let client = Client::new(&self.secret, tcp.up.ranks().me.0.into(), to, nonce()?);
         tcp.table.sets.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
-        let until = Instant::now() + tcp.table.identity.dead_after;
+        let until = Instant::now()
+            + match dial.purpose {
+                ConnectPurpose::Recheck => RECHECK,
+                _ => tcp.table.identity.dead_after,
+            };
         let welcome = dial.purpose.on_wire() == Purpose::Data;
         let (connected, proved) = (false, false);
         let attempt = Attempt { endpoint, fd, client, connected, proved, welcome, until };
@@ -341,8 +351,8 @@ impl Connector {
     /// All addresses have been tried in vain.
     fn give_up(&mut self, tcp: Tcp<'_>, id: u64) {
         let Some(dial) = self.dials.remove(id) else { return };
-        let Dial { rank, purpose, since, failures, refused, ended, lacking, .. } = dial;
-        let reason = failures.join("; ");
+        let Dial { rank, purpose, since, refused, ended, lacking, .. } = dial;
+        let reason = dial.failures.join("; ");
         let probed = matches!(purpose, ConnectPurpose::Probe);
         let patience = match purpose {
             ConnectPurpose::Data(_) => tcp.table.identity.dead_after.max(TURNED_AWAY),
@@ -391,17 +401,32 @@ impl Connector {
                     tcp.up.lost(rank, false);
                 }
             }
-            ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
-                self.fell_silent(tcp, rank)
+            ConnectPurpose::Recheck if !refused && since.elapsed() < RECHECK => {
+                self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
+            }
+            // Its kernel answers.
+            ConnectPurpose::KeepaliveAgain | ConnectPurpose::Recheck if refused || ended => {
+                self.open_another_keepalive(tcp, rank);
+            }
+            ConnectPurpose::KeepaliveAgain | ConnectPurpose::Recheck if !lacking => {
+                self.fell_silent(tcp, rank);
             }
             ConnectPurpose::Keepalive => {
-                if tcp.up.ranks().shares_machine(rank) {
-                    tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
-                }
-                self.cannot_watch(tcp, rank, &reason);
+                let silent = !refused && !ended && !lacking;
+                self.cannot_keep_watch(tcp, rank, silent, &reason);
             }
-            ConnectPurpose::KeepaliveAgain | ConnectPurpose::Probe | ConnectPurpose::Doubt => {}
+            _ => {}
         }
+    }
+
+    /// No keepalive connection with `rank` can be made; its machine is `silent`, or not.
+    fn cannot_keep_watch(&mut self, tcp: Tcp<'_>, rank: Rank, silent: bool, reason: &str) {
+        if tcp.up.ranks().shares_machine(rank) {
+            tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
+        } else if silent && self.reached.contains(&tcp.watched_by(rank)) {
+            return self.fell_silent(tcp, rank);
+        }
+        self.cannot_watch(tcp, rank, reason);
     }
 
     fn succeeded(&mut self, tcp: Tcp<'_>, id: u64, number: u64) {
@@ -412,6 +437,7 @@ impl Connector {
         }
         tcp.table.sets.poll.remove(attempt.fd.as_fd());
         let rank = dial.rank;
+        let _ = tcp::allow_silence(attempt.fd.as_fd());
         self.does_not_refuse(rank);
         match dial.purpose {
             ConnectPurpose::Data(connection) => {
@@ -421,12 +447,17 @@ impl Connector {
                     attempt.endpoint
                 );
                 tcp.table.dialing.set_address(rank, attempt.endpoint);
+                // A keepalive connection decides about the host.
+                let _ = tcp::clear_keepalive(attempt.fd.as_fd());
                 // First: whatever is said on the connection, the peer's leaving included, comes
                 // later.
                 self.watch_host(tcp, rank, true);
                 tcp.table.made(tcp.up, &connection, attempt.fd);
             }
-            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
+            ConnectPurpose::Keepalive
+            | ConnectPurpose::KeepaliveAgain
+            | ConnectPurpose::Recheck => {
+                self.reached.insert(tcp.watched_by(rank));
                 self.keep_watch(tcp, attempt.fd, rank);
             }
             ConnectPurpose::Probe | ConnectPurpose::Doubt => {
@@ -520,7 +551,7 @@ impl Connector {
                 tcp.table.admitted(tcp.up, fd, rank);
             }
             Purpose::Keepalive => {
-                tune(fd.as_fd(), tcp, rank, &Purpose::Keepalive);
+                have_asked(fd.as_fd(), tcp, rank);
                 self.keep_watch(tcp, fd, rank);
             }
             Purpose::Probe | Purpose::Meeting => {}

@@ -1,5 +1,5 @@
 //! Peers that are being connected to, now or later. What an event is about is found by its number,
-//! and time finds what it is time for: neither depends on how many there are.
+//! and time finds what it is time for, however many there are.
 
 use super::attempt::Attempt;
 use super::keepalive::Watched;
@@ -32,6 +32,9 @@ pub(super) struct Dial {
     /// This side lacks what it takes, which says nothing of the peer.
     pub(super) lacking: bool,
 }
+
+/// How many times to look are kept at least, also of dials that have ended.
+const SPARE: usize = 64;
 
 /// All that are under way.
 #[derive(Debug, Default)]
@@ -80,6 +83,10 @@ impl Dials {
         }
         if let Some(watched) = dial.watches.filter(|of| self.of_watched.get(of) == Some(&id)) {
             self.of_watched.remove(&watched);
+        }
+        // Attempts may end long before it is time to look at them.
+        if self.due.len() > SPARE + 8 * self.by_id.len() {
+            self.due.retain(|Reverse((_, id))| self.by_id.contains_key(id));
         }
         Some(dial)
     }

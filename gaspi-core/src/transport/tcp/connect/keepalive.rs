@@ -7,7 +7,7 @@
 //! is a connection with it, whose end tells as much; it is watched before that one is let go. A
 //! rank that leaves says so on all of them. Else only ends are told ([`ends`](super::ends)).
 
-use super::{Again, ConnectPurpose, Connector, GRACE};
+use super::{Again, ConnectPurpose, Connector, GRACE, RECHECK};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
@@ -15,7 +15,6 @@ use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::dialing::Watch;
 use crate::transport::tcp::poll_sets::KEEPALIVES;
-use crate::wire::handshake::Purpose;
 use crate::wire::keepalive::KeepaliveMessage;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -82,6 +81,8 @@ impl Keepalive {
         if !self.takes_leave {
             self.flush();
             socket::end_sending(self.fd.as_fd());
+            // The end has to be acknowledged too.
+            self.unacknowledged = true;
         }
     }
 
@@ -270,7 +271,9 @@ impl Connector {
         }
     }
 
-    /// Ends keepalive connections of which the other kernel does not acknowledge what was said.
+    /// Ends keepalive connections of which the other kernel does not acknowledge what was said: it
+    /// is asked ever more rarely there, so that a new connection has to tell whether it answers
+    /// now. That of this machine needs not be asked.
     pub(super) fn look_for_silence(&mut self, tcp: Tcp<'_>) {
         let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         // As long as the kernel waits where nothing was said, the first second included.
@@ -279,17 +282,19 @@ impl Connector {
         self.unsettled.retain(|token| {
             let Some(keepalive) = self.keepalives.get_mut(token) else { return false };
             let fd = keepalive.fd.as_fd();
-            keepalive.unacknowledged = tcp::has_unacknowledged(fd).unwrap_or(false);
+            keepalive.unacknowledged = !tcp.up.ranks().shares_machine(keepalive.rank)
+                && tcp::has_unacknowledged(fd).unwrap_or(false);
             // One that leaves waits for nobody for long.
             let judged = keepalive.unacknowledged && !keepalive.takes_leave;
-            if judged && tcp::is_unanswered(fd, patience).unwrap_or(false) {
+            if judged && tcp::is_unanswered(fd, patience - RECHECK).unwrap_or(false) {
                 silent.push(*token);
             }
             !keepalive.is_settled()
         });
         for token in silent {
-            if let Some(rank) = self.end_watch(tcp, token) {
-                self.fell_silent(tcp, rank);
+            let Some(rank) = self.end_watch(tcp, token) else { continue };
+            if let Some(rank) = tcp.one_that_stays(rank) {
+                self.begin(tcp, rank, ConnectPurpose::Recheck);
             }
         }
     }
@@ -377,7 +382,7 @@ impl Connector {
     }
 
     /// Watches another rank of the same node, if there is one that is connected.
-    fn open_another_keepalive(&mut self, tcp: Tcp<'_>, than: Rank) {
+    pub(super) fn open_another_keepalive(&mut self, tcp: Tcp<'_>, than: Rank) {
         let ranks = tcp.up.ranks();
         if ranks.shares_machine(than) || self.has_keepalive(tcp, than) {
             return;
@@ -407,11 +412,20 @@ pub(super) fn has_ended(fd: BorrowedFd<'_>) -> bool {
     }
 }
 
-/// What the kernel can do for a connection with `rank`; one that cannot be had is done without. It
-/// need not ask whether its own machine is there.
-pub(super) fn tune(fd: BorrowedFd<'_>, tcp: Tcp<'_>, rank: Rank, purpose: &Purpose) {
+/// What the kernel can do for an attempt to connect with `rank`; one that cannot be had is done
+/// without. An attempt ends where the other machine falls silent in the middle of the handshake,
+/// which fits into any window.
+pub(super) fn tune(fd: BorrowedFd<'_>, tcp: Tcp<'_>, rank: Rank) {
     let _ = tcp::set_no_delay(fd);
-    if *purpose == Purpose::Keepalive && !tcp.up.ranks().shares_machine(rank) {
+    if !tcp.up.ranks().shares_machine(rank) {
+        let _ = tcp::limit_silence(fd, tcp.table.identity.dead_after);
+    }
+    have_asked(fd, tcp, rank);
+}
+
+/// Has the kernel ask whether the machine of `rank` is there, unless it is its own.
+pub(super) fn have_asked(fd: BorrowedFd<'_>, tcp: Tcp<'_>, rank: Rank) {
+    if !tcp.up.ranks().shares_machine(rank) {
         let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         let _ = tcp::set_keepalive(fd, 1, interval_s, probes);
     }
@@ -435,6 +449,14 @@ impl Tcp<'_> {
         let me = self.up.ranks().me;
         let steps = self.up.last_steps(me).into_iter();
         steps.map(|last| KeepaliveMessage::Step(me.0, last)).collect()
+    }
+
+    /// `rank`, or another one of its machine, that neither has ended nor leaves.
+    fn one_that_stays(self, rank: Rank) -> Option<Rank> {
+        let (ranks, of_it) = (self.up.ranks(), self.of_machine(rank));
+        let stays =
+            |rank: &Rank| ranks.liveness(*rank) == liveness::JOINED && !ranks.is_leaving(*rank);
+        Some(rank).filter(stays).or_else(|| ranks.all().filter(|rank| of_it(*rank)).find(stays))
     }
 
     /// The host of `rank` does not answer any more.
