@@ -21,6 +21,7 @@ use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::{SharedArea, liveness};
+use crate::wire::message::MemoryKey;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -419,6 +420,24 @@ impl Ranks {
         inside: &'g epoch::Guard,
     ) -> Option<&'g Target> {
         self.targets.of(rank).and_then(|table| table.get(segment, inside))
+    }
+
+    /// The key by which this rank's device reaches a peer's segment, of another node, if it still
+    /// knows that one and nothing else by that number.
+    pub(crate) fn learn_key(
+        &self,
+        peer: Rank,
+        segment: SegmentId,
+        generation: u32,
+        key: MemoryKey,
+    ) {
+        let _changes = self.targets.changes();
+        let known = self.targets_of(peer).get_arc(segment);
+        let known = known.filter(|known| known.alive() && known.generation == generation);
+        if let Some(known) = known.filter(|_| self.liveness(peer) != liveness::DEAD) {
+            let target = Target::remote((known.size, generation), Some(key));
+            self.replace_target(peer, segment, target);
+        }
     }
 
     /// A peer's segment from now on, unless the peer has died.

@@ -199,9 +199,6 @@ pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
     info(fd).map(|info| heard(&info))
 }
 
-/// How long an answer may take that is on its way.
-const ON_ITS_WAY: Duration = Duration::from_millis(200);
-
 /// Whether the other side's kernel has not answered for `patience`, though this one asks it again
 /// and again: by data that it sends again, or for which it finds no way, or, on an idle connection,
 /// by [`set_keepalive`]. A window that is full is no silence: questions about it come ever more
@@ -215,8 +212,9 @@ pub fn is_unanswered(fd: BorrowedFd<'_>, patience: Duration) -> io::Result<bool>
     let sent = Duration::from_millis(info.tcpi_last_data_sent.into());
     let asked = match info.tcpi_unacked {
         0 => info.tcpi_probes >= 2,
-        // The last one since something was heard: it may be answered, and not be taken.
-        _ => info.tcpi_retransmits > 0 && (ON_ITS_WAY..heard).contains(&sent),
+        // It is sent again ever more rarely: the last time has to be late enough that an outage
+        // which has ended since would be known.
+        _ => info.tcpi_retransmits > 0 && (sent <= patience / 3 || heard >= 2 * patience),
     };
     Ok(asked && heard >= patience)
 }

@@ -160,19 +160,17 @@ impl Inner {
     ) -> Result<()> {
         call.set_number(1);
         let own = self.memory.segments.get_arc(segment);
+        let generation = own.as_ref().map_or(0, |own| own.generation);
         let [key, address] = words_of_key(own.and_then(|own| own.prepared.key()));
-        let [status, details] = call.report(None);
-        call.arrive(&[status, details, key, address]);
+        // In the place of the details, which only failures have.
+        let [status, _] = call.report(None);
+        call.arrive(&[status, generation.into(), key, address]);
         call.await_all(deadline)?;
         for (member, rank) in call.ranks().iter().enumerate() {
-            let [_, _, key, address, ..] = call.payload(member, call.step());
+            let [_, generation, key, address, ..] = call.payload(member, call.step());
             let key = key_of_words([key, address]).filter(|_| !self.ranks.is_local(*rank));
-            let key = key.and_then(|key| self.endpoints.usable_key(&[key]));
-            let known = key.and_then(|_| self.ranks.targets_of(*rank).get_arc(segment));
-            if let Some(known) = known {
-                let target = Target::remote((known.size, known.generation), key);
-                // If it has died, whatever needs the segment says so.
-                let _ = self.ranks.learn_target(*rank, segment, target);
+            if let Some(key) = key.and_then(|key| self.endpoints.usable_key(&[key])) {
+                self.ranks.learn_key(*rank, segment, generation as u32, key);
             }
         }
         Ok(())

@@ -35,7 +35,7 @@ use dials::{Again, Dial, Dials, Later};
 use ends::Ends;
 use keepalive::{Keepalive, Watched, has_ended, have_asked, tune};
 use own_interfaces::OwnInterfaces;
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -52,9 +52,6 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// How long who was connected to leaves it to the other side to make the keepalive connection; how
 /// soon one is tried again that cannot be made.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long before the end of its patience a rank asks a silent host anew, and how long that may
-/// take.
-const RECHECK: Duration = Duration::from_millis(1500);
 /// How long a peer that closes first is tried again: where ranks share cores, both may be slow.
 const TURNED_AWAY: Duration = Duration::from_secs(60);
 /// How long somebody who connects may take to prove who it is.
@@ -83,8 +80,6 @@ pub(crate) struct Connector {
     unsettled: BTreeSet<u64>,
     /// How many of these watch what.
     watched: HashMap<Watched, u32>,
-    /// What this rank has reached itself, so that silence there tells something.
-    reached: HashSet<Watched>,
     /// Where ranks tell each other of ends.
     ends: Option<Ends>,
     /// This rank has said on keepalive connections that it leaves.
@@ -106,7 +101,6 @@ impl Connector {
             keepalives: HashMap::new(),
             unsettled: BTreeSet::new(),
             watched: HashMap::new(),
-            reached: HashSet::new(),
             ends: tcp.table.remote.then(|| Ends::new(tcp)),
             leaves: false,
             next: 0,
@@ -293,11 +287,7 @@ impl Connector {
         let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
         let client = Client::new(&self.secret, tcp.up.ranks().me.0.into(), to, nonce()?);
         tcp.table.sets.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
-        let until = Instant::now()
-            + match dial.purpose {
-                ConnectPurpose::Recheck => RECHECK,
-                _ => tcp.table.identity.dead_after,
-            };
+        let until = Instant::now() + tcp.table.identity.dead_after;
         let welcome = dial.purpose.on_wire() == Purpose::Data;
         let (connected, proved) = (false, false);
         let attempt = Attempt { endpoint, fd, client, connected, proved, welcome, until };
@@ -401,32 +391,20 @@ impl Connector {
                     tcp.up.lost(rank, false);
                 }
             }
-            ConnectPurpose::Recheck if !refused && since.elapsed() < RECHECK => {
-                self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
-            }
-            // Its kernel answers.
-            ConnectPurpose::KeepaliveAgain | ConnectPurpose::Recheck if refused || ended => {
-                self.open_another_keepalive(tcp, rank);
-            }
-            ConnectPurpose::KeepaliveAgain | ConnectPurpose::Recheck if !lacking => {
+            ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
                 self.fell_silent(tcp, rank);
             }
+            // Its kernel answers.
+            ConnectPurpose::KeepaliveAgain if !lacking => self.open_another_keepalive(tcp, rank),
+            ConnectPurpose::KeepaliveAgain => self.watch_later(rank, GRACE),
             ConnectPurpose::Keepalive => {
-                let silent = !refused && !ended && !lacking;
-                self.cannot_keep_watch(tcp, rank, silent, &reason);
+                if tcp.up.ranks().shares_machine(rank) {
+                    tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
+                }
+                self.cannot_watch(tcp, rank, &reason);
             }
             _ => {}
         }
-    }
-
-    /// No keepalive connection with `rank` can be made; its machine is `silent`, or not.
-    fn cannot_keep_watch(&mut self, tcp: Tcp<'_>, rank: Rank, silent: bool, reason: &str) {
-        if tcp.up.ranks().shares_machine(rank) {
-            tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
-        } else if silent && self.reached.contains(&tcp.watched_by(rank)) {
-            return self.fell_silent(tcp, rank);
-        }
-        self.cannot_watch(tcp, rank, reason);
     }
 
     fn succeeded(&mut self, tcp: Tcp<'_>, id: u64, number: u64) {
@@ -454,10 +432,7 @@ impl Connector {
                 self.watch_host(tcp, rank, true);
                 tcp.table.made(tcp.up, &connection, attempt.fd);
             }
-            ConnectPurpose::Keepalive
-            | ConnectPurpose::KeepaliveAgain
-            | ConnectPurpose::Recheck => {
-                self.reached.insert(tcp.watched_by(rank));
+            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
                 self.keep_watch(tcp, attempt.fd, rank);
             }
             ConnectPurpose::Probe | ConnectPurpose::Doubt => {
@@ -589,5 +564,5 @@ impl Connector {
 }
 
 fn is_keepalive(purpose: &ConnectPurpose) -> bool {
-    matches!(purpose, ConnectPurpose::Keepalive)
+    matches!(purpose, ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain)
 }

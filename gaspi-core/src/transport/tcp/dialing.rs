@@ -21,9 +21,6 @@ pub(crate) enum ConnectPurpose {
     /// The same once the former keepalive connection has fallen silent, unlike others with that
     /// host.
     KeepaliveAgain,
-    /// To find out whether a host answers that has acknowledged nothing for nearly as long as it
-    /// may.
-    Recheck,
     /// To find out whether the peer lives.
     Probe,
     /// The same, but not at once.
@@ -34,9 +31,7 @@ impl ConnectPurpose {
     pub(super) fn on_wire(&self) -> Purpose {
         match self {
             ConnectPurpose::Data(_) => Purpose::Data,
-            ConnectPurpose::Keepalive
-            | ConnectPurpose::KeepaliveAgain
-            | ConnectPurpose::Recheck => Purpose::Keepalive,
+            ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => Purpose::Keepalive,
             ConnectPurpose::Probe | ConnectPurpose::Doubt => Purpose::Probe,
         }
     }

@@ -7,7 +7,7 @@
 //! is a connection with it, whose end tells as much; it is watched before that one is let go. A
 //! rank that leaves says so on all of them. Else only ends are told ([`ends`](super::ends)).
 
-use super::{Again, ConnectPurpose, Connector, GRACE, RECHECK};
+use super::{AGAIN, Again, ConnectPurpose, Connector, GRACE};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
@@ -271,9 +271,8 @@ impl Connector {
         }
     }
 
-    /// Ends keepalive connections of which the other kernel does not acknowledge what was said: it
-    /// is asked ever more rarely there, so that a new connection has to tell whether it answers
-    /// now. That of this machine needs not be asked.
+    /// Ends keepalive connections of which the other kernel does not acknowledge what was said.
+    /// That of this machine needs not be asked.
     pub(super) fn look_for_silence(&mut self, tcp: Tcp<'_>) {
         let (interval_s, probes) = probes(tcp.table.identity.dead_after);
         // As long as the kernel waits where nothing was said, the first second included.
@@ -286,15 +285,14 @@ impl Connector {
                 && tcp::has_unacknowledged(fd).unwrap_or(false);
             // One that leaves waits for nobody for long.
             let judged = keepalive.unacknowledged && !keepalive.takes_leave;
-            if judged && tcp::is_unanswered(fd, patience - RECHECK).unwrap_or(false) {
+            if judged && tcp::is_unanswered(fd, patience).unwrap_or(false) {
                 silent.push(*token);
             }
             !keepalive.is_settled()
         });
         for token in silent {
-            let Some(rank) = self.end_watch(tcp, token) else { continue };
-            if let Some(rank) = tcp.one_that_stays(rank) {
-                self.begin(tcp, rank, ConnectPurpose::Recheck);
+            if let Some(rank) = self.end_watch(tcp, token) {
+                self.fell_silent(tcp, rank);
             }
         }
     }
@@ -314,7 +312,9 @@ impl Connector {
         if tcp.table.connections.heard_last(tcp.of_machine(rank)).is_some_and(|ago| ago < limit) {
             let host = tcp.up.ranks().host_of(rank);
             log::info!("the watch of host {host} has broken, but the host answers elsewhere");
-            self.begin(tcp, rank, ConnectPurpose::KeepaliveAgain);
+            // Not at once: where there is no way, that is known before this returns.
+            let (since, purpose) = (Instant::now(), ConnectPurpose::KeepaliveAgain);
+            self.again.push(Again { at: since + AGAIN, rank, purpose, since });
         } else {
             tcp.host_vanished(rank);
         }
@@ -449,14 +449,6 @@ impl Tcp<'_> {
         let me = self.up.ranks().me;
         let steps = self.up.last_steps(me).into_iter();
         steps.map(|last| KeepaliveMessage::Step(me.0, last)).collect()
-    }
-
-    /// `rank`, or another one of its machine, that neither has ended nor leaves.
-    fn one_that_stays(self, rank: Rank) -> Option<Rank> {
-        let (ranks, of_it) = (self.up.ranks(), self.of_machine(rank));
-        let stays =
-            |rank: &Rank| ranks.liveness(*rank) == liveness::JOINED && !ranks.is_leaving(*rank);
-        Some(rank).filter(stays).or_else(|| ranks.all().filter(|rank| of_it(*rank)).find(stays))
     }
 
     /// The host of `rank` does not answer any more.
