@@ -21,7 +21,7 @@ pub(crate) const PUBLISHED_WORDS: usize = 4;
 const KEY_FOLLOWS: u64 = 1 << 31;
 
 /// Words that say by which key a device reaches a segment; all zero where there is none.
-pub(crate) const KEY_WORDS: usize = 2;
+const KEY_WORDS: usize = 2;
 /// In the first of them, whose lower half is the key, below the number of the device.
 const HAS_KEY: u64 = 1 << 32;
 const DEVICE_SHIFT: u32 = 33;

@@ -16,9 +16,9 @@ const READ: usize = 16 * 1024;
 /// How often, a second apart, the kernel asks one that has been silent for a second, and how long
 /// that is in all.
 const PROBES: u8 = 4;
+const SILENCE: Duration = Duration::from_secs(1 + PROBES as u64);
 /// How often to look whether something is acknowledged.
 const LOOK: Duration = Duration::from_secs(1);
-const SILENCE: Duration = Duration::from_secs(1 + PROBES as u64);
 
 /// A connection that carries bytes in both directions.
 #[derive(Debug)]

@@ -3,9 +3,9 @@
 //! The kernel asks the other one each second whether it is there, but not while something that was
 //! said is not acknowledged: that it says again, ever more rarely. Then the progress thread judges
 //! (`look_for_silence`). One connection serves both ranks, and each rank has one with each node of
-//! other machines. A rank of the same machine needs none while there
-//! is a connection with it, whose end tells as much; it is watched before that one is let go. A
-//! rank that leaves says so on all of them. Else only ends are told ([`ends`](super::ends)).
+//! other machines. A rank of the same machine needs none while there is a connection with it, whose
+//! end tells as much; it is watched before that one is let go. A rank that leaves says so on all of
+//! them. Else only ends are told ([`ends`](super::ends)).
 
 use super::{AGAIN, Again, ConnectPurpose, Connector, GRACE};
 use crate::ids::Rank;

@@ -42,7 +42,11 @@ fn acknowledgements_go_out_before_a_request_that_shares_their_system_call() {
 
 /// A carrier of bytes that takes none.
 #[derive(Debug)]
-struct Full;
+struct Full {
+    drained: bool,
+    /// What has not arrived where so many messages were handled.
+    kept: fn(u64) -> Option<Vec<Kept>>,
+}
 
 impl ByteCarrier for Full {
     fn number(&self) -> u32 {
@@ -58,15 +62,21 @@ impl ByteCarrier for Full {
     }
 
     fn is_drained(&self) -> bool {
-        false
+        self.drained
     }
 
     fn attempt(&self) -> u32 {
         3
     }
 
-    /// It has sent two messages, and data ahead of the second one.
     fn take_back(&self, messages: u64) -> Option<Vec<Kept>> {
+        (self.kept)(messages)
+    }
+}
+
+/// One that has sent two messages, and data ahead of the second one.
+fn full() -> Arc<Full> {
+    let kept = |messages: u64| {
         let segment = SegmentId(255);
         let remote = RemoteAddress { segment, generation: 1, offset: 64 };
         let (stream, notification) = (Stream { queue: CHANNELS, generation: 0 }, NotificationId(0));
@@ -78,13 +88,14 @@ impl ByteCarrier for Full {
         let kept = vec![bytes(b"one"), data, bytes(b"two")];
         let handled = [0, 1, 3].get(messages as usize)?;
         Some(kept.into_iter().skip(*handled).collect())
-    }
+    };
+    Arc::new(Full { drained: false, kept })
 }
 
 #[test]
 fn another_carrier_gets_what_is_behind_the_frame_that_tells_of_it() {
     let ping = |request| Frame::Ping { request };
-    let mut out = SendQueue { carrying: Carrying::Next(Arc::new(Full)), ..SendQueue::default() };
+    let mut out = SendQueue { carrying: Carrying::Next(full()), ..SendQueue::default() };
     out.append_item(QueueId(0), Item::Frame(ping(1)));
     out.begin_switch();
     assert!(!out.is_switching() && !out.has_switched(), "the socket has a frame to send");
@@ -110,7 +121,7 @@ fn a_put_that_has_begun_on_the_socket_ends_there() {
     let (notification, segment) = (crate::ids::NotificationId(0), SegmentId(0));
     let remote = RemoteAddress { segment, generation: 1, offset: 0 };
     let put = Put { stream, remote, size: 3 * CHUNK, last: true, notification, value: 0 };
-    let mut out = SendQueue { carrying: Carrying::Next(Arc::new(Full)), ..SendQueue::default() };
+    let mut out = SendQueue { carrying: Carrying::Next(full()), ..SendQueue::default() };
     out.append_item(QueueId(0), Item::put(put, None));
     for _ in 0..2 {
         out.wire.clear();
@@ -312,8 +323,7 @@ fn sent_by_socket(out: &mut SendQueue) -> Vec<u8> {
 #[test]
 fn bytes_that_have_not_arrived_go_by_the_socket_ahead_of_the_rest() {
     let after = || {
-        let mut out =
-            SendQueue { carrying: Carrying::Other(Arc::new(Full)), ..SendQueue::default() };
+        let mut out = SendQueue { carrying: Carrying::Other(full()), ..SendQueue::default() };
         // In the middle of a frame.
         out.wire = b"sent, and three".to_vec();
         out.sent = "sent, and ".len();
@@ -350,7 +360,7 @@ fn bytes_that_have_not_arrived_go_by_the_socket_ahead_of_the_rest() {
 #[test]
 fn bytes_that_no_socket_may_carry_wait_for_the_next_carrier() {
     let withheld = Withheld::new(Some(Arc::default()));
-    let carrying = Carrying::Other(Arc::new(Full));
+    let carrying = Carrying::Other(full());
     let mut out = SendQueue { carrying, withheld, ..SendQueue::default() };
     out.wire = b"sent, and three".to_vec();
     out.sent = "sent, and ".len();
@@ -364,7 +374,7 @@ fn bytes_that_no_socket_may_carry_wait_for_the_next_carrier() {
     out.fill_wire();
     assert_eq!((&out.wire[..], out.sent), (&b"onetwothree"[..], 0), "it stands still");
     assert!(!out.is_idle() && !out.going_back.has_any_beside());
-    out.carry_next(Arc::new(Full));
+    out.carry_next(full());
     let switch = Frame::Switch { attempt: 3, number: 7, continues: 7 };
     assert_eq!(out.going_back.beside, switch.encode());
     assert_eq!(out.go_on_by_next().ok(), Some(true));
@@ -381,14 +391,14 @@ fn what_is_left_of_a_payload_goes_on_behind_its_frame() {
     let buffer = Arc::new(unsafe { UserBuffer::new([7; 100].as_ptr()) });
     let payload = Payload::of_user(buffer, 0);
     let withheld = Withheld::new(Some(Arc::default()));
-    let carrying = Carrying::Other(Arc::new(Full));
+    let carrying = Carrying::Other(full());
     let mut out = SendQueue { carrying, withheld, ..SendQueue::default() };
     (out.wire, out.sent) = (b"frame".to_vec(), "frame".len());
     out.body = Some(OutgoingBody { payload, sent: 40, size: 100, piped: false });
     // The peer has handled all that was sent.
     assert_eq!(out.go_back(3, 7, 2), Ok(true));
     assert!(matches!(out.carrying, Carrying::Waiting(7)) && !out.is_idle());
-    out.carry_next(Arc::new(Full));
+    out.carry_next(full());
     assert_eq!(out.go_on_by_next().ok(), Some(true));
     out.fill_wire();
     assert_eq!((&out.wire[..], out.sent), (&b"frame"[..], "frame".len()), "all of it is sent");
@@ -397,32 +407,11 @@ fn what_is_left_of_a_payload_goes_on_behind_its_frame() {
 
 #[test]
 fn bytes_without_data_go_back_to_the_socket_also_where_data_may_not() {
-    #[derive(Debug)]
-    struct Empty;
-    impl ByteCarrier for Empty {
-        fn number(&self) -> u32 {
-            7
-        }
-        unsafe fn send(&self, _: [Piece; 2], _: bool) -> io::Result<usize> {
-            Err(io::Error::from_raw_os_error(libc::EAGAIN))
-        }
-        unsafe fn write_ahead(&self, _: &ChannelMessage<'_>) -> Ahead {
-            Ahead::GoesAlong
-        }
-        fn is_drained(&self) -> bool {
-            true
-        }
-        fn attempt(&self) -> u32 {
-            3
-        }
-        fn take_back(&self, messages: u64) -> Option<Vec<Kept>> {
-            let kept = |has_data| Kept::Bytes { bytes: b"kept".to_vec(), has_data };
-            Some(vec![kept(messages > 0)])
-        }
-    }
+    let kept =
+        |messages: u64| Some(vec![Kept::Bytes { bytes: b"kept".to_vec(), has_data: messages > 0 }]);
     let after = |has_data, queued: Outgoing| {
         let withheld = Withheld::new(Some(Arc::default()));
-        let carrying = Carrying::Other(Arc::new(Empty));
+        let carrying = Carrying::Other(Arc::new(Full { drained: true, kept }));
         let mut out = SendQueue { carrying, withheld, ..SendQueue::default() };
         out.wire = b"rest".to_vec();
         out.going_back.has_data = has_data;
@@ -461,7 +450,7 @@ fn news_go_beside_bytes_at_the_boundary_of_a_frame() {
 
 #[test]
 fn a_carrier_whose_pair_has_ended_meanwhile_is_told_of_and_left_at_once() {
-    let mut out = SendQueue { carrying: Carrying::Next(Arc::new(Full)), ..SendQueue::default() };
+    let mut out = SendQueue { carrying: Carrying::Next(full()), ..SendQueue::default() };
     out.begin_switch();
     assert_eq!(out.go_back(3, 0, 0), Ok(true));
     let expected =
