@@ -451,11 +451,11 @@ impl Segment {
         self.accepts.lock()
     }
 
-    /// Data that comes later is not written any more to the range of an arena that begins here;
-    /// whether notifications are answered.
-    pub(crate) fn end_data(&self, start: u64, answers: bool) {
+    /// Data that comes later is not written any more to the range of an arena that begins here.
+    /// Notifications are answered but for those of ranks that are told in another way.
+    pub(crate) fn end_data(&self, start: u64, told: Box<[Rank]>) {
         let _accepts = self.accept();
-        self.leases.end_data(start, answers);
+        self.leases.end_data(start, told);
     }
 
     /// The same for all that comes later.

@@ -9,10 +9,10 @@
 //! closed, which is answered by one that is closed too.
 //!
 //! Invariant: a range is used again only when nobody writes there any more, or waits for what lies
-//! there. Members of its node, those with whom this rank has exchanged something, and where devices
-//! write all of them, have closed their end, behind all that they wrote; or they have ended and all
-//! that they sent has come. Nor does this rank's device read there: whatever it was asked to write
-//! from there has ended.
+//! there. Members of its node, and those with whom this rank has exchanged something, have closed
+//! their end, behind all that they wrote; or they have ended and all that they sent has come. A
+//! device writes there for those of them only. Nor does this rank's device read there: whatever it
+//! was asked to write from there has ended.
 
 mod procedures;
 mod published;
@@ -436,8 +436,11 @@ impl Arena {
 
     /// Gives back a range once none of `writers` writes there any more.
     pub(super) fn close(&self, reserved: Reserved, writers: Vec<(Rank, u32)>) {
-        // What a device was asked to write might come after an answer.
-        self.segment.end_data(reserved.bytes.start, reserved.device.is_none());
+        // What a device was asked to write might come after an answer, but not after the closed end
+        // of who has been heard of there.
+        let writers_told = writers.iter().filter(|_| reserved.device.is_some());
+        let told = writers_told.map(|(rank, _)| *rank).collect();
+        self.segment.end_data(reserved.bytes.start, told);
         self.space.lock().closing.push(Closing { reserved, writers });
     }
 

@@ -134,8 +134,11 @@ pub(super) struct Bundle {
     /// The members, with the starts of their ranges.
     pub(super) members: Box<[Member]>,
     /// Members of other nodes that have to hear when this rank closes its end, and whose end this
-    /// one waits for: something has gone there, or come from there, or a device may write.
+    /// one waits for: something has gone there, or come from there.
     pub(super) met: Box<[AtomicBool]>,
+    /// Those of which something has come: they have met this rank. A device writes to these only,
+    /// since it does so whether or not the range is still lent.
+    pub(super) heard: Box<[AtomicBool]>,
     /// Of the first channel, whose words tell the end of all.
     pub(super) layout: Layout,
     pub(super) reserved: Reserved,
@@ -174,6 +177,17 @@ impl Bundle {
         if !met.load(Ordering::Relaxed) {
             met.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether something has come from a member of another node, as far as anybody has looked.
+    pub(super) fn has_heard(&self, member: &Member) -> bool {
+        // Relaxed: who is heard of has met this rank, whoever of this rank's threads sees it.
+        self.heard[member.index].load(Ordering::Relaxed)
+    }
+
+    /// Something has come from a member of another node.
+    pub(super) fn hear(&self, member: &Member) {
+        self.heard[member.index].store(true, Ordering::Relaxed);
     }
 
     fn has_met(&self, member: &Member) -> bool {

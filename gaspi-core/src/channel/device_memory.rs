@@ -90,9 +90,25 @@ impl Channel {
             return None;
         }
         let (to, own) = (member.device?.behind(slot), self.bundle.reserved.device.as_ref()?);
+        if !self.awaits_end_of_this(member) {
+            return None;
+        }
         let part = data as u64..data as u64 + len as u64;
         let source = if stays { self.device_source(&part) } else { None };
         Some(DeviceCopy { to, slot: Arc::clone(own), source })
+    }
+
+    /// Whether a member of another node, once it has closed its end, waits for that of this rank
+    /// before its part is used for something else: it has met this rank.
+    fn awaits_end_of_this(&self, member: &Member) -> bool {
+        if self.bundle.has_heard(member) {
+            return true;
+        }
+        let heard = self.received(member.index) > 0 || self.taken(member.index) > 0;
+        if heard {
+            self.bundle.hear(member);
+        }
+        heard
     }
 
     fn device_source(&self, part: &Range<u64>) -> Option<DeviceSource> {

@@ -3,8 +3,8 @@
 //! Each takes a range of its arena, registers the arena with the other members of its node where it
 //! is not yet, or tells of it in a step where these are many, and arrives with the place of its
 //! range. Members of other nodes need nothing else: no connection is made with them before one
-//! sends something, but where devices have to know each other. All of it can be continued after a
-//! timeout, as with segments made by a group.
+//! sends something, but where data may go by devices alone, which have to know each other. All of
+//! it can be continued after a timeout, as with segments made by a group.
 
 use super::abort_notice::{Notices, has_few_far};
 use super::arena::Reserved;
@@ -139,9 +139,10 @@ impl Inner {
         if remotes > 0 {
             self.show_to_device(&mut reserved, all.of_device(remotes as u64))?;
         }
-        // What others send by connections goes nowhere once the range has been given up.
-        let writes =
-            |(rank, _): &(Rank, u32)| self.ranks.is_local(*rank) || reserved.device.is_some();
+        // What others send by connections goes nowhere once the range has been given up, and their
+        // devices write to who is heard of, but for those that know each other from the beginning.
+        let by_device = reserved.device.is_some() && self.has_to_pair();
+        let writes = |(rank, _): &(Rank, u32)| self.ranks.is_local(*rank) || by_device;
         let writers = all.closers(ranks, call.me(), &reserved).filter(writes).collect();
         self.channels.begin_opening(group, reserved, writers);
         Ok(())
@@ -323,6 +324,11 @@ impl Inner {
         (failure, met)
     }
 
+    /// Whether devices of all members know each other before the first message.
+    fn has_to_pair(&self) -> bool {
+        self.endpoints.verbs(self).is_some_and(|verbs| verbs.table.has_to_carry_messages())
+    }
+
     /// The members to which data may go by the device alone, with the device.
     fn by_device_only<'a>(
         &'a self,
@@ -333,17 +339,13 @@ impl Inner {
         verbs.table.has_to_carry_messages().then_some((verbs, remote))
     }
 
-    /// Has the device carry messages to all members to which data may go by it alone. Pairs with
-    /// others come to be as well: they need a connection.
+    /// Has the device carry messages to all members to which data may go by it alone.
     fn want_devices(&self, ranks: &[Rank]) {
-        if self.endpoints.verbs(self).is_some() {
-            for rank in ranks.iter().filter(|rank| !self.ranks.is_local(**rank)) {
-                // Who cannot be reached is connected to when there is something to send.
-                let _ = self.endpoint(*rank).connect();
-            }
-        }
-        if let Some((verbs, remote)) = self.by_device_only(ranks) {
-            remote.for_each(|rank| verbs.want_messages(rank));
+        let Some((verbs, remote)) = self.by_device_only(ranks) else { return };
+        for rank in remote {
+            // Who cannot be reached is connected to when there is something to send.
+            let _ = self.endpoint(rank).connect();
+            verbs.want_messages(rank);
         }
     }
 
@@ -394,7 +396,7 @@ impl Inner {
         let Some(first) = all.parts.first() else { return Err(Error::NotInitialised) };
         let placement = self.placement(&ranks, &offers);
         let (inner, segment, me) = (Arc::clone(self), Arc::clone(&arena.segment), call.me());
-        let start = reserved.bytes.start;
+        let (start, layout) = (reserved.bytes.start, first.layout);
         // Both in the order of the members, without this rank.
         let others = members.iter().filter(|member| member.index != me);
         let closers = all.closers(&ranks, me, &reserved).zip(others);
@@ -402,10 +404,10 @@ impl Inner {
         arena.note_far_ends(
             far.map(|((rank, word), member)| (rank, member.far_end(first.layout.closed(me), word))),
         );
-        let by_device = |offer: &Offer| AtomicBool::new(offer.key.or(reserved.key()).is_some());
-        let met = offers.iter().map(by_device).collect();
-        let (layout, has_few_far) = (first.layout, has_few_far(&nodes));
-        let bundle = Bundle { inner, segment, me, members, met, layout, reserved, has_few_far };
+        let known = || self.known_members(&offers, &reserved).map(AtomicBool::new).collect();
+        let (met, heard, has_few_far) = (known(), known(), has_few_far(&nodes));
+        let bundle =
+            Bundle { inner, segment, me, members, met, heard, layout, reserved, has_few_far };
         let bundle = bundle.share()?;
         let channels = all.parts.iter().map(|part| {
             let moved = |(member, relation): (&Member, &Relation)| {
@@ -441,6 +443,13 @@ impl Inner {
         });
         let data = SharedData::new(&bundle, all);
         Ok((channels.collect(), data))
+    }
+
+    /// Whether the device of each member knows this rank's, or the other way round, before anything
+    /// has been sent.
+    fn known_members(&self, offers: &[Offer], reserved: &Reserved) -> impl Iterator<Item = bool> {
+        let paired = self.has_to_pair();
+        offers.iter().map(move |offer| paired && offer.key.or(reserved.key()).is_some())
     }
 
     fn placement(&self, ranks: &[Rank], offers: &[Offer]) -> Placement {

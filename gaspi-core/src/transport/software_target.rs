@@ -148,7 +148,7 @@ impl<'a> SoftwareTarget<'a> {
         message: Frame,
     ) -> Action {
         match message {
-            Frame::Put(put) => self.put(served, put),
+            Frame::Put(put) => self.put(peer, served, put),
             Frame::Data { request, size } => self.data(served, peer, request, size),
             Frame::Refused { stream, reason } => {
                 self.up.refused(peer, stream, &reason);
@@ -196,10 +196,10 @@ impl<'a> SoftwareTarget<'a> {
         true
     }
 
-    fn put(self, served: &mut Served, put: Put) -> Action {
+    fn put(self, peer: Rank, served: &mut Served, put: Put) -> Action {
         let found = find_target(self.up.memory(), &put);
         match found {
-            Ok(segment) if put.size == 0 => complete(served, &segment, &put),
+            Ok(segment) if put.size == 0 => complete(peer, served, &segment, &put),
             Err(reason) if put.size == 0 => refuse(served, &put, reason),
             found => {
                 let sink = match found {
@@ -299,7 +299,7 @@ impl<'a> SoftwareTarget<'a> {
                     let reason = format!("{} was deleted", segment.id);
                     refuse(served, &put, reason)
                 } else if put.last {
-                    complete(served, &segment, &put)
+                    complete(peer, served, &segment, &put)
                 } else {
                     Action::Nothing
                 }
@@ -326,13 +326,13 @@ fn reply(request: u64, outcome: Result<u64, String>) -> Action {
 }
 
 /// A put has been completed, unless an earlier part of it was refused.
-fn complete(served: &mut Served, segment: &Segment, put: &Put) -> Action {
+fn complete(peer: Rank, served: &mut Served, segment: &Segment, put: &Put) -> Action {
     if !served.refusals.is_empty()
         && let Some(reason) = served.refusals.remove(&put.stream.queue.0)
     {
         return refuse(served, put, reason);
     }
-    let (notified, answered) = notify(segment, put);
+    let (notified, answered) = notify(peer, segment, put);
     let generation = put.stream.generation;
     served.completed.add(if put.stream.queue == CHANNELS {
         // Channels go by their own counts, but for memory in flight; see [`crate::channel`].
@@ -426,10 +426,11 @@ fn check_notification(memory: &Memory, of: SegmentId, id: NotificationId) -> Res
 /// put is answered since the range of an arena is closed. Where that is not lent any more nothing
 /// is set.
 #[inline]
-fn notify(segment: &Segment, put: &Put) -> (bool, bool) {
+fn notify(peer: Rank, segment: &Segment, put: &Put) -> (bool, bool) {
     let accepts = (segment.id == ARENA).then(|| segment.accept());
+    let RemoteAddress { generation, offset, .. } = put.remote;
     let lent = match accepts {
-        Some(_) => segment.leases.find(put.remote.generation, put.remote.offset, put.size),
+        Some(_) => segment.leases.find(peer, generation, offset, put.size),
         None => Lent::Yes,
     };
     let notifies = put.value != 0 && lent != Lent::No;

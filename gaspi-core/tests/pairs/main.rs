@@ -2,7 +2,10 @@
 //! fill it from both sides, stop using it, or leave, and who sends what nobody waits for.
 
 #[macro_use]
+#[path = "../ranks/mod.rs"]
 mod ranks;
+
+mod few_connections;
 
 use gaspi_core::*;
 use ranks::{LIMIT, Nodes, run_over};
@@ -12,7 +15,7 @@ use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([tests()])
+    ranks::run_tests([tests(), few_connections::tests()])
 }
 
 const S0: SegmentId = SegmentId(0);
@@ -110,80 +113,6 @@ fn ranks_that_connect_to_each_other_at_once_end_up_with_one_connection() {
             rt.term(LIMIT).expect("term");
         });
     }
-}
-
-/// Many ranks, which meet, and wait for each other: init and steps make few connections, and all
-/// know who is late. Others are made on first use.
-fn steps_of_many_ranks_need_few_connections() {
-    const RANKS: u16 = 64;
-    const LATE: Rank = Rank(37);
-    const LATE_BY: Timeout = Timeout::Millis(1500);
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    // Two for each power of two, and on average two by which news of ends come.
-    let most = usize::from(RANKS) * (2 * RANKS.ilog2() as usize + 2);
-    let together = Barrier::new(RANKS.into());
-    run_over(Nodes::Each, RANKS.into(), &Config::default(), |rt| {
-        together.wait();
-        assert!(sockets() <= most, "{} sockets after init", sockets());
-        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-        together.wait();
-        if rt.rank() != LATE {
-            let error = rt.barrier(GroupId::ALL, LATE_BY).expect_err("one is late").to_string();
-            assert!(error.contains("rank 37 to arrive"), "{}: {error}", rt.rank());
-        }
-        together.wait();
-        rt.barrier(GroupId::ALL, LIMIT).expect("all have come");
-        together.wait();
-        assert!(sockets() <= most, "{} sockets after barriers", sockets());
-        together.wait();
-        rt.ping(Rank(RANKS - 1 - rt.rank().0), LIMIT).expect("it lives");
-        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-        rt.term(LIMIT).expect("term");
-    });
-}
-
-/// How many requests the device of a rank has carried.
-fn carried(rt: &Runtime) -> u64 {
-    let named = |counter: &u32| {
-        Runtime::statistic_info(*counter).is_some_and(|it| it.name == "NumberOfRequestsVerbs")
-    };
-    let counter = (0..rt.statistic_num()).find(named).expect("it is counted");
-    rt.statistic_get(counter, 0).expect("counter")
-}
-
-/// Ranks with devices make a segment: keys go with the step, and nobody connects for them. Each
-/// device then writes to memory of a rank with which there was no connection.
-fn keys_of_many_ranks_need_few_connections() {
-    const RANKS: u16 = 24;
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let most = usize::from(RANKS) * (2 * RANKS.ilog2() as usize + 2);
-    let together = Barrier::new(RANKS.into());
-    ranks::run_with_devices(RANKS.into(), "", |rt, _| {
-        for round in 1..=2u64 {
-            together.wait();
-            make(rt, 4096 * round);
-            together.wait();
-            assert!(round > 1 || sockets() <= most, "{} sockets", sockets());
-            together.wait();
-            let (me, target) = (u64::from(rt.rank().0), Rank((rt.rank().0 + 11) % RANKS));
-            let (before, begin) = (carried(rt), Instant::now());
-            let mut value = 0u64;
-            while carried(rt) == before {
-                assert!(begin.elapsed() < SOON, "{}: no request by the device", rt.rank());
-                value += 1;
-                rt.segment_write(S0, 8 * me, &(round << 32 | value).to_ne_bytes()).expect("inside");
-                rt.write(&to(target, 8 * me, 8), Q0, LIMIT).expect("post");
-                rt.wait(Q0, LIMIT).expect("wait");
-            }
-            rt.write_notify(&to(target, 8 * me, 8), NotificationId(0), value as u32, Q0, LIMIT)
-                .expect("post");
-            let (value, from) = (take(rt, 0), (rt.rank().0 + RANKS - 11) % RANKS);
-            assert_eq!(word(rt, 8 * u64::from(from)), round << 32 | u64::from(value));
-            rt.wait(Q0, LIMIT).expect("wait");
-            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-            rt.segment_delete(S0).expect("delete");
-        }
-    });
 }
 
 /// A rank in the midst of the tree of all has arrived at a barrier and leaves before it is
@@ -548,7 +477,6 @@ fn ends_are_heard_without_a_connection() {
 tests! {
     TCP:
         ends_are_heard_without_a_connection,
-        steps_of_many_ranks_need_few_connections,
         a_rank_that_leaves_behind_an_unfinished_barrier_has_arrived,
         ranks_of_one_machine_have_one_connection_for_each_pair,
         a_rank_that_is_disconnected_hears_of_the_end_of_its_peer,
@@ -559,6 +487,4 @@ tests! {
         a_target_that_stopped_calling_acknowledges,
         a_rank_leaves_while_its_peer_sends_on_the_same_connection,
         a_rank_that_disconnects_again_at_once_loses_nothing;
-    VERBS:
-        keys_of_many_ranks_need_few_connections;
 }
