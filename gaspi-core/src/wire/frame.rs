@@ -18,8 +18,8 @@ use crate::ids::Rank;
 
 /// Bytes of the length in front of a frame.
 pub(crate) const PREFIX: usize = 4;
-/// The longest frame without its payload: a list of 65535 ranks and some fields.
-pub(crate) const FRAME_MAX: usize = 256 * 1024;
+/// The longest frame without its payload: the lines of 65,535 members and some fields.
+pub(crate) const FRAME_MAX: usize = 4 << 20;
 /// Bytes of a put as a frame, its length in front.
 pub(crate) const PUT_LEN: usize = 40;
 /// Bytes of an acknowledgement as a frame.
@@ -27,7 +27,7 @@ pub(crate) const ACK_LEN: usize = 13;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection within a node; changes with the format.
-const MAGIC: u32 = 0x4741_000d;
+const MAGIC: u32 = 0x4741_000e;
 
 /// A message between two libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -27,7 +27,7 @@ pub(crate) const SECRET: usize = 32;
 /// Bytes that name a job in a hello.
 pub(crate) const JOB: usize = 16;
 /// The version of connections between hosts: the handshake and the frames that follow it.
-pub(crate) const VERSION: u16 = 13;
+pub(crate) const VERSION: u16 = 14;
 /// In the place of a rank: the process that hosts the meeting of the job.
 pub(crate) const HUB: u32 = u32::MAX;
 

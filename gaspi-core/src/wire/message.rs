@@ -76,8 +76,8 @@ impl Announce {
     }
 }
 
-/// Commits that one digest tells of at most: they fit into a frame.
-pub(crate) const COMMITS_MAX: u32 = 16384;
+/// Commits that one digest tells of at most: those of all ranks of the largest job.
+pub(crate) const COMMITS_MAX: u32 = 65535;
 
 /// A list on its way that is the same for several members: what each of them would announce.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,7 @@
 //! passive slots    p * p * 64             by receiver, then sender
 //! passive outbox   p * 64 * 65536         by sender
 //! staging          p * g * 2 * 16384
-//! lines            p * g * 2 * min(n, 64) * 2048
+//! lines            p * g * 2 * max(min(n, 64) * 2048, n * 48)
 //! arenas           p * 4102 MiB or more   behind the rest for p = n
 //! ```
 //!
@@ -46,12 +46,18 @@ pub const STAGE_BYTES: usize = 16384;
 const LINE_BYTES: usize = 2048;
 /// Members for which there is room for lines of that size; more have shorter ones.
 const LINES_MEMBERS: usize = 64;
+/// Bytes of a member's line that there is room for in any job: the words of an arrival slot.
+const SHORT_LINE_BYTES: usize = 48;
 /// Bytes of the lines of a step at most.
-pub(crate) const LINES_BYTES_MAX: usize = LINES_MEMBERS * LINE_BYTES;
+pub(crate) const LINES_BYTES_MAX: usize = lines_bytes(RANKS_MAX);
+/// Ranks of a job at most.
+const RANKS_MAX: usize = u16::MAX as usize;
 
 /// Bytes of the lines of a step that there is room for in a job of so many ranks.
 pub(crate) const fn lines_bytes(ranks: usize) -> usize {
-    (if ranks < LINES_MEMBERS { ranks } else { LINES_MEMBERS }) * LINE_BYTES
+    let long = (if ranks < LINES_MEMBERS { ranks } else { LINES_MEMBERS }) * LINE_BYTES;
+    let short = ranks * SHORT_LINE_BYTES;
+    if long > short { long } else { short }
 }
 
 /// Passive messages that one rank can have under way at once.
@@ -226,6 +232,7 @@ impl SharedLayout {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sync::arrival_slot::PAYLOAD_WORDS;
 
     #[test]
     fn offsets_stay_the_same() {
@@ -271,8 +278,10 @@ mod tests {
     fn a_node_takes_room_for_its_own_ranks() {
         let job = SharedLayout::new(65_535, 32);
         let node = job.of_node(64);
-        // Little more than 12 KiB for each rank of the job, and 13 MiB for each of the node.
-        assert!(node.bytes() < 65_536 * (12 << 10) + 65 * (13 << 20), "{}", node.bytes());
+        // Little more than 12 KiB for each rank of the job, and for each of the node 13 MiB and
+        // what lines of all take.
+        let of_local = (13 << 20) + 64 * lines_bytes(65_535) as u64;
+        assert!(node.bytes() < 65_536 * (12 << 10) + 65 * of_local, "{}", node.bytes());
         assert!(node.bytes() < job.bytes() / 500);
         // What tools read lies where it would for all.
         assert_eq!(node.liveness(), job.liveness());
@@ -294,9 +303,10 @@ mod tests {
     }
 
     #[test]
-    fn room_for_lines_ends_at_64_ranks() {
-        let bytes = [1, 63, 64, 65, 4000].map(lines_bytes);
-        assert_eq!(bytes, [2048, 63 * 2048, 131_072, 131_072, 131_072]);
-        assert_eq!(LINES_BYTES_MAX, 131_072);
+    fn there_is_room_for_short_lines_of_all_and_for_long_ones_of_64() {
+        let bytes = [1, 63, 64, 65, 2730, 2731, 65_535].map(lines_bytes);
+        assert_eq!(bytes, [2048, 63 * 2048, 131_072, 131_072, 131_072, 131_088, 3_145_680]);
+        assert_eq!(LINES_BYTES_MAX, 3_145_680);
+        assert_eq!(SHORT_LINE_BYTES, PAYLOAD_WORDS * size_of::<u64>());
     }
 }

@@ -5,7 +5,6 @@
 use super::schedule::TAGS;
 use super::{Leaders, Messages};
 use crate::ids::Rank;
-use crate::wire::message::COMMITS_MAX;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,11 +53,8 @@ pub(crate) struct Route {
 }
 
 impl Leaders {
-    /// The messages of this rank, the member of this index; none if one could not tell of all.
+    /// The messages of this rank, the member of this index.
     pub(crate) fn route(&self, me: usize) -> Option<Route> {
-        if self.ranks.len() > COMMITS_MAX as usize {
-            return None;
-        }
         let own = &self.nodes[self.node];
         let at = own.iter().position(|member| *member as usize == me)?;
         let mut teams = own.chunks(TEAM);

@@ -1,8 +1,12 @@
 //! Groups of nodes with one and with several members, whose messages are delivered by hand.
 
 use super::*;
+use crate::bootstrap::Job;
+use crate::config::Config;
 use crate::group::STEP_BITS;
 use crate::ids::GroupId;
+use crate::runtime::{PendingInit, Runtime};
+use crate::timeout::Timeout;
 use crate::wire::message::Commit;
 
 const SIGNATURE: u64 = 7;
@@ -267,4 +271,44 @@ fn lines_are_not_published_once_this_rank_has_left_the_step() {
         assert_eq!(group.members[0].complete.len(), published);
         assert_eq!(group.members[1].complete.len(), 1);
     }
+}
+
+/// Two ranks with nodes of their own.
+fn two_ranks(id: &str) -> [Runtime; 2] {
+    const LIMIT: Timeout = Timeout::Millis(60_000);
+    let join = |rank: u16| {
+        let job = Job::in_process(id, Rank(rank), 2).on_node(rank.into());
+        PendingInit::new(job, Config::default()).expect("job").wait(LIMIT).expect("join")
+    };
+    std::thread::scope(|scope| {
+        [0, 1].map(|rank| scope.spawn(move || join(rank))).map(|rank| rank.join().expect("joins"))
+    })
+}
+
+#[test]
+fn lines_of_the_largest_job_have_room_and_go_by_one_message() {
+    const MEMBERS: usize = u16::MAX as usize;
+    let ranks: Arc<[Rank]> = (0..u16::MAX).map(Rank).collect();
+    let room = lines_bytes(MEMBERS) / size_of::<u64>();
+    let leaders = Leaders::new(&ranks, vec![0; MEMBERS].into(), 0, (false, room));
+    assert!(leaders.may_tell(LineWidth { words: PAYLOAD_WORDS, staged: 0 }));
+    let lines: Vec<u64> = (0..(MEMBERS * PAYLOAD_WORDS) as u64).collect();
+    let [sender, receiver] = two_ranks("largest");
+    let message = Lines { step: STEP, tag: 0, signature: SIGNATURE, lines: lines.clone() };
+    let shorter = Lines { tag: 1, lines: lines[..9].to_vec(), ..message.clone() };
+    for message in [message, shorter] {
+        sender.inner().send_lines([receiver.rank()].into(), GroupId::ALL, message);
+    }
+    let steps = receiver.inner().control.steps.of(GroupId::ALL);
+    let received = |tag| {
+        let state = steps.state.lock();
+        state.received(sender.rank(), tag, STEP).map(|received| received.lines.clone())
+    };
+    let begin = std::time::Instant::now();
+    while received(1).is_none() {
+        assert!(begin.elapsed() < Duration::from_secs(60), "it does not come");
+        std::thread::yield_now();
+    }
+    assert!(received(0).is_some_and(|came| came == lines), "in order, and whole");
+    assert!(received(1).is_some_and(|came| came == lines[..9]), "what follows is read as well");
 }

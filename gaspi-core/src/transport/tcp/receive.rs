@@ -27,6 +27,8 @@ use std::sync::Arc;
 const ROUNDS: usize = 16;
 /// Bytes to receive at once, where small frames are expected.
 const MANY: usize = 64 * 1024;
+/// Bytes of a frame that there is room for before a longer one comes.
+const USUAL: usize = 256 * 1024;
 /// Bytes to receive at once behind a large payload: the frame of the next one, which goes to its
 /// place, not here, and where whole pages are copied as such.
 const FEW: usize = PUT_LEN;
@@ -348,12 +350,10 @@ impl Receiver {
         fd: BorrowedFd<'_>,
         incoming: &mut Incoming,
     ) -> Result<Received, Broken> {
-        if self.buffer.is_empty() {
-            self.buffer.resize(PREFIX + FRAME_MAX + MANY, 0);
-        }
         let have = incoming.partial.len();
-        self.buffer[..have].copy_from_slice(&incoming.partial);
         let want = if incoming.few == 0 { MANY } else { incoming.few };
+        self.make_room(have + want);
+        self.buffer[..have].copy_from_slice(&incoming.partial);
         let room = &mut self.buffer[have..have + want];
         let piece = Piece { pointer: room.as_mut_ptr(), len: want };
         // SAFETY: the piece is a part of the buffer.
@@ -370,6 +370,12 @@ impl Receiver {
         }
         self.take_frames(tcp, connection, incoming, have + received)?;
         Ok(if received < want { Received::All } else { Received::Some })
+    }
+
+    fn make_room(&mut self, bytes: usize) {
+        if self.buffer.len() < bytes {
+            self.buffer.resize(bytes.max(USUAL + MANY), 0);
+        }
     }
 
     /// Handles the frames that lie at the begin of the buffer, up to `end`, as far as they are

@@ -6,7 +6,7 @@ use crate::ids::{GroupId, NotificationId, QueueId, SegmentId};
 use crate::wire::message::{
     Announce, Arrival, Commit, Digest, GroupMessage, LastStep, Lines, MemoryKey, PairOffer, Pairing,
 };
-use crate::wire::shared_layout::{OUTBOX_BYTES, STAGE_BYTES};
+use crate::wire::shared_layout::{LINES_BYTES_MAX, OUTBOX_BYTES, STAGE_BYTES};
 
 const STREAM: Stream = Stream { queue: QueueId(0x21), generation: 0x2223_2425 };
 const REMOTE: RemoteAddress =
@@ -174,6 +174,8 @@ fn bytes_on_the_wire_stay_the_same() {
 fn fields_beyond_their_limits_are_refused() {
     // The kind, the fields in front, and the field itself.
     let size = (PAYLOAD_MAX + 1).to_le_bytes();
+    let lines = vec![0; LINES_BYTES_MAX + 8];
+    let lines_len = (lines.len() as u32).to_le_bytes();
     let refused: [(&str, &[&[u8]]); 11] = [
         ("unknown kind", &[&[33]]),
         ("pairing", &[&[24], &[4], &[0; 5]]),
@@ -185,7 +187,7 @@ fn fields_beyond_their_limits_are_refused() {
         ("atomic operation", &[&[14], &[0; 21], &[2], &[0; 16]]),
         ("words", &[&[15], &[0; 17], &[7], &[0; 60]]),
         ("half a word", &[&[26], &[0; 18], &[12, 0, 0, 0], &[0; 12]]),
-        ("lines", &[&[26], &[0; 18], &[8, 0, 2, 0], &[0; 131_080]]),
+        ("lines", &[&[26], &[0; 18], &lines_len, &lines]),
     ];
     for (what, parts) in refused {
         assert_eq!(Frame::decode(&parts.concat()), None, "{what}");

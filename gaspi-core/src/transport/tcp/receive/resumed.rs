@@ -39,9 +39,10 @@ impl Receiver {
             }
             return Ok((start + len, end));
         }
-        // In front of what follows. There is room for the longest frame and all that was received.
+        // In front of what follows.
         let partial = std::mem::take(&mut incoming.partial);
         let len = partial.len();
+        self.make_room(len + end - start);
         self.buffer.copy_within(start..end, len);
         self.buffer[..len].copy_from_slice(&partial);
         Ok((0, len + end - start))
