@@ -29,18 +29,6 @@ pub(crate) struct PendingCall {
     request: u64,
 }
 
-impl PendingCall {
-    /// Of a request of this number.
-    /// The number of its request.
-    pub(crate) fn request(&self) -> u64 {
-        self.request
-    }
-
-    pub(in crate::transport) fn new(request: u64) -> PendingCall {
-        PendingCall { request, ..PendingCall::default() }
-    }
-}
-
 /// Where the bytes of an answer go.
 #[derive(Debug, Clone)]
 pub(crate) struct GetTarget {
@@ -69,6 +57,16 @@ struct Asked {
 }
 
 impl PendingCall {
+    /// Of a request of this number.
+    pub(in crate::transport) fn new(request: u64) -> PendingCall {
+        PendingCall { request, ..PendingCall::default() }
+    }
+
+    /// The number of its request.
+    pub(crate) fn request(&self) -> u64 {
+        self.request
+    }
+
     /// Completes it, if nobody has.
     pub(in crate::transport) fn complete(&self, outcome: Result<u64, RequestFailure>) {
         // The first counts.
