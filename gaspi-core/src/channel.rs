@@ -104,7 +104,7 @@ impl Member {
     /// and hears in another one that the member has.
     fn far_end(&self, closed: u32, heard_in: u32) -> FarEnd {
         let (lease, base, told_in) = (self.lease, self.base, self.words + closed);
-        FarEnd { lease, base, told_in, heard_in, by_device: self.device.is_some() }
+        FarEnd { lease, base, told_in, heard_in, by_device: false }
     }
 
     /// The same for a channel that begins there in the range of its bundle.

@@ -105,7 +105,7 @@ pub(super) struct FarEnd {
     pub(super) told_in: u32,
     /// The word here in which the member says so.
     pub(super) heard_in: u32,
-    /// A device of this rank may write there.
+    /// A device of this rank may have written there.
     pub(super) by_device: bool,
 }
 
@@ -391,6 +391,16 @@ impl Arena {
     pub(super) fn note_far_ends(&self, ends: impl Iterator<Item = (Rank, FarEnd)>) {
         let mut far_ends = self.far_ends.lock();
         far_ends.extend(ends.map(|(rank, end)| ((rank, end.lease), end)));
+    }
+
+    /// A device of this rank may have written to these ends, by rank and lease.
+    pub(super) fn note_written(&self, ends: impl Iterator<Item = (Rank, u32)>) {
+        let mut far_ends = self.far_ends.lock();
+        for end in ends {
+            if let Some(end) = far_ends.get_mut(&end) {
+                end.by_device = true;
+            }
+        }
     }
 
     /// The ends of `rank`, of another node, that ranges here which this rank has closed wait for:

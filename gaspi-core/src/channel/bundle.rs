@@ -190,6 +190,11 @@ impl Bundle {
         self.heard[member.index].store(true, Ordering::Relaxed);
     }
 
+    /// Whether this rank's device may have written to a member.
+    fn writes_by_device(&self, member: &Member) -> bool {
+        member.device.is_some() && self.has_heard(member)
+    }
+
     fn has_met(&self, member: &Member) -> bool {
         member.start.is_some() || self.met[member.index].load(Ordering::Relaxed)
     }
@@ -209,11 +214,11 @@ impl Bundle {
             inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
             return;
         }
-        if !self.is_in_touch(member) {
-            // It hears of it when it sends something.
+        if !self.is_in_touch(member) && !self.has_closed(member.index) {
+            // It hears of it when it sends something, unless it has closed its end: then it waits.
             return;
         }
-        if member.device.is_some() && inner.channels.losses(member.rank) != member.losses {
+        if self.writes_by_device(member) && inner.channels.losses(member.rank) != member.losses {
             // What a device was asked to write might come after this.
             return;
         }
@@ -275,6 +280,8 @@ impl Drop for Bundle {
         // First: who has put something here before is connected, and told. Others are answered.
         // Should a connection break, those that are waited for are told again.
         if let Some(arena) = inner.channels.arena() {
+            let written = others().filter(|member| self.writes_by_device(member));
+            arena.note_written(written.map(|member| (member.rank, member.lease)));
             arena.close(self.reserved.clone(), writers);
         }
         // One that has left tells all of its node at once, and has said goodbye to the others.

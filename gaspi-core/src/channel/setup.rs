@@ -66,6 +66,8 @@ struct Offer {
     reachable: bool,
     /// Whether it finds that the ranks of its node share cores: a limit may be its own.
     shares_cores: bool,
+    /// Whether its data may go by devices alone, so that pairs are made now.
+    pairs: bool,
     /// By what devices of other nodes reach its part, if its own has taken it.
     key: Option<MemoryKey>,
 }
@@ -75,14 +77,16 @@ struct Offer {
 const REACHABLE: u64 = 1;
 const SHARES_CORES: u64 = 2;
 const HAS_KEY: u64 = 4;
+const PAIRS: u64 = 8;
 const DEVICE: u32 = 8;
 
 impl Offer {
     fn words(self) -> [u64; 6] {
-        let Offer { report: [status, details], base, words, lease, key, .. } = self;
+        let Offer { report: [status, details], base, words, lease, pairs, key, .. } = self;
         let flag = |is: bool, bit: u64| if is { bit } else { 0 };
         let flags = flag(self.reachable, REACHABLE)
             | flag(self.shares_cores, SHARES_CORES)
+            | flag(pairs, PAIRS)
             | key.map_or(0, |key| HAS_KEY | u64::from(key.device) << DEVICE);
         let (address, key) = key.map_or((0, 0), |key| (key.address, key.key));
         let last = u64::from(key) | u64::from(lease) << 32;
@@ -95,8 +99,9 @@ impl Offer {
         let is = |bit: u64| flags & bit != 0;
         let device = (flags >> DEVICE) as u8;
         let key = is(HAS_KEY).then_some(MemoryKey { device, key, address });
-        let (reachable, shares_cores) = (is(REACHABLE), is(SHARES_CORES));
-        Offer { report: [status, details], base, words, lease, reachable, shares_cores, key }
+        let (reachable, shares_cores, pairs) = (is(REACHABLE), is(SHARES_CORES), is(PAIRS));
+        let report = [status, details];
+        Offer { report, base, words, lease, reachable, shares_cores, pairs, key }
     }
 
     /// That of a member, of the step awaited last.
@@ -369,8 +374,8 @@ impl Inner {
             (reserved.bytes.start, reserved.words.start as u32, reserved.lease)
         });
         let reachable = self.is_reachable(call.ranks());
-        let shares_cores = !self.waiter.spins();
-        Offer { report, base, words, lease, reachable, shares_cores, key }
+        let (shares_cores, pairs) = (!self.waiter.spins(), self.has_to_pair());
+        Offer { report, base, words, lease, reachable, shares_cores, pairs, key }
     }
 
     /// Puts channels together from what all members have offered.
@@ -445,11 +450,12 @@ impl Inner {
         Ok((channels.collect(), data))
     }
 
-    /// Whether the device of each member knows this rank's, or the other way round, before anything
-    /// has been sent.
+    /// Whether this rank and each member wait for each other's end, and write to each other by
+    /// device, before anything has been sent: settings may differ from rank to rank.
     fn known_members(&self, offers: &[Offer], reserved: &Reserved) -> impl Iterator<Item = bool> {
-        let paired = self.has_to_pair();
-        offers.iter().map(move |offer| paired && offer.key.or(reserved.key()).is_some())
+        let pairs = self.has_to_pair();
+        let by_device = |offer: &Offer| offer.key.or(reserved.key()).is_some();
+        offers.iter().map(move |offer| pairs && offer.pairs && by_device(offer))
     }
 
     fn placement(&self, ranks: &[Rank], offers: &[Offer]) -> Placement {
@@ -536,10 +542,11 @@ mod tests {
             (key(u8::MAX, u32::MAX, u64::MAX), 1),
             (key(3, 1 << 31, 1 << 57), 7),
         ] {
-            for (reachable, shares_cores) in [(false, true), (true, false)] {
-                let report = [0, 9];
+            for flags in [[false, true, false], [true, false, false], [false, false, true]] {
+                let (report, [reachable, shares_cores, pairs]) = ([0, 9], flags);
                 let (base, lease) = (1 << 40, u32::MAX - words);
-                let offer = Offer { report, base, words, lease, reachable, shares_cores, key };
+                let offer =
+                    Offer { report, base, words, lease, reachable, shares_cores, pairs, key };
                 assert_eq!(Offer::from_words(offer.words()), offer);
             }
         }

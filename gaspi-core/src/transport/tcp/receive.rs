@@ -350,6 +350,9 @@ impl Receiver {
         fd: BorrowedFd<'_>,
         incoming: &mut Incoming,
     ) -> Result<Received, Broken> {
+        if let Some(left) = incoming.left_of_long() {
+            return self.long_frame(tcp, connection, fd, incoming, left);
+        }
         let have = incoming.partial.len();
         let want = if incoming.few == 0 { MANY } else { incoming.few };
         self.make_room(have + want);
@@ -526,6 +529,7 @@ impl Incoming {
     }
 }
 
+mod long_frames;
 mod resumed;
 
 /// After something was received, before it is handled: what it speaks of comes first.

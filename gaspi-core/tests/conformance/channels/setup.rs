@@ -284,6 +284,35 @@ fn memory_that_a_member_may_still_write_to_is_not_used_again() {
     });
 }
 
+/// One has sent something that the other one has not taken, and they are not connected any more
+/// when that closes its end.
+fn memory_is_used_again_though_the_connection_has_gone_before_the_last_end() {
+    run(2, |rt| {
+        let (channel, other) = (open(rt), Rank(1 - rt.rank().0));
+        let from = other.index();
+        let place = channel.incoming(from, 0).as_ptr() as usize;
+        if rt.rank() == Rank(0) {
+            send(&channel, from, 0).expect("sent");
+        }
+        let channel = (rt.rank() == Rank(1)).then_some(channel);
+        if let Some(channel) = &channel {
+            until(channel, || channel.has_closed(from).then_some(())).expect("closed");
+        }
+        meet(rt);
+        rt.disconnect(other, LIMIT).expect("nothing is under way");
+        drop(channel);
+        soon("its place is used again", || {
+            let next = open(rt);
+            let again = next.incoming(from, 0).as_ptr() as usize == place;
+            exchange(&next, 0..1);
+            next.publish_notice([again.into(), 0, 0, 0, 0, 0]);
+            let told = until(&next, || next.read_notice(0)).expect("told");
+            told[0] == 1
+        });
+        meet(rt);
+    });
+}
+
 /// Its process goes on, and it has not closed its channels one by one.
 fn memory_of_channels_with_one_that_has_left_is_used_again() {
     let [has_left, has_opened, has_closed] = [0; 3].map(|_| Barrier::new(3));
@@ -526,6 +555,7 @@ tests! {
         several_groups_open_and_use_channels_at_once,
         memory_of_closed_channels_is_used_again,
         memory_that_a_member_may_still_write_to_is_not_used_again,
+        memory_is_used_again_though_the_connection_has_gone_before_the_last_end,
         many_channels_open_at_once_and_do_not_disturb_each_other,
         all_hear_of_members_that_open_other_channels,
         status_words_are_read_by_all_while_their_owner_computes,
