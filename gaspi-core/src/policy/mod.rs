@@ -12,6 +12,7 @@ pub(crate) mod coalesce;
 pub(crate) mod focus;
 pub(crate) mod owner;
 pub(crate) mod rank_tree;
+pub(crate) mod retry;
 pub(crate) mod sleep_limit;
 pub(crate) mod spin;
 pub(crate) mod watching;

@@ -58,6 +58,8 @@ pub(super) struct StreamUser {
     left: AtomicU32,
     /// Whether another pair is to be tried once the peer's end of the last one is gone too.
     tries_again: AtomicBool,
+    /// Whether one may be tried by time.
+    pub(super) retries: AtomicBool,
 }
 
 impl StreamUser {

@@ -48,9 +48,11 @@ impl Streams {
 }
 
 impl LaneState {
-    /// Whether the pair is to be taken down, and has failed.
-    fn has_failed_itself(&self) -> bool {
-        self.has_failed() && !self.is_return()
+    /// Whether the pair is to be taken down, and has failed. An attempt that is refused is none:
+    /// it is not repeated, or by time.
+    pub(super) fn has_failed_itself(&self) -> bool {
+        let is_refused = self.refuses() && self.pairing.is_being_made();
+        self.has_failed() && !self.is_return() && !is_refused
     }
 }
 

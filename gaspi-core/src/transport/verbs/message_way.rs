@@ -1,8 +1,26 @@
-//! Whether messages to a peer go by the device, for data that may go by it alone.
+//! Whether messages go by the device: to any peer, and to one, for data that may go by it alone.
 
 use super::byte_stream::FAILURES;
-use super::{STREAM, Verbs};
+use super::{DeviceTable, STREAM, Verbs};
 use crate::ids::Rank;
+
+impl DeviceTable {
+    /// Whether there is a pair for messages with `peer`, by which something may come.
+    pub(crate) fn has_message_pair(&self, peer: Rank) -> bool {
+        let lane = self.lanes[STREAM.index()].get().and_then(|lanes| lanes[peer.index()].get());
+        lane.is_some_and(|lane| lane.lock().pair.is_some())
+    }
+
+    /// Whether messages go by the device.
+    pub(crate) fn carries_messages(&self) -> bool {
+        self.device.carries_messages()
+    }
+
+    /// Whether data of channels may not go by streams.
+    pub(crate) fn has_to_carry_messages(&self) -> bool {
+        self.forced && self.device.carries_messages()
+    }
+}
 
 impl Verbs<'_> {
     /// Has the device carry messages to `peer` as soon as it can. A pair that could not be made
