@@ -11,6 +11,7 @@ pub(crate) mod busy_poll;
 pub(crate) mod coalesce;
 pub(crate) mod focus;
 pub(crate) mod owner;
+pub(crate) mod pair_failures;
 pub(crate) mod rank_tree;
 pub(crate) mod retry;
 pub(crate) mod sleep_limit;

@@ -221,6 +221,24 @@ fn nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost() {
     }
 }
 
+fn a_pair_that_fails_after_a_long_time_is_followed_by_another_one() {
+    const ROUNDS: u32 = 4;
+    let both = Both::new();
+    run_with_devices(2, "", |rt, fabric| {
+        let traffic = Traffic::new(rt);
+        for _ in 0..ROUNDS {
+            traffic.until_by_device(fabric, &both);
+            rt.age_message_pairs(Duration::from_secs(3600));
+            if rt.rank() == Rank(0) {
+                fabric.fail(0, 0, 1, NO_ANSWER);
+            }
+            (0..5).for_each(|_| traffic.step(|| ()));
+        }
+        traffic.until_by_device(fabric, &both);
+        assert!(failed(rt) >= ROUNDS, "{} pairs have failed", failed(rt));
+    });
+}
+
 fn a_long_cut_between_devices_costs_messages_nothing_while_sockets_work() {
     let both = Both::new();
     run_with_devices(2, OWN_TIME, |rt, fabric| {
@@ -433,6 +451,7 @@ fn a_rank_that_leaves_while_its_messages_wait_for_a_pair_has_left() {
 
 tests! {
     BY_DEVICE:
+        a_pair_that_fails_after_a_long_time_is_followed_by_another_one,
         messages_come_back_after_a_cut_that_has_refused_their_pair,
         nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost;
     VERBS:

@@ -2,7 +2,7 @@
 //!
 //! Invariant: what was posted is kept until it is acknowledged, or taken back.
 
-use super::byte_stream::{FAILURES, KeptPlace};
+use super::byte_stream::KeptPlace;
 use super::ended::Again;
 use super::kept::KeptBytes;
 use super::lane::{Lane, LaneState};
@@ -265,7 +265,7 @@ impl Verbs<'_> {
             if self.stream.is_suspected(peer) || !tries {
                 continue;
             }
-            let failed = lane.user.failures() >= FAILURES;
+            let failed = lane.user.failures.lock().are_too_many();
             // What waits for a pair may use one that the peer has tried to make once more. Asked
             // before the lane is locked: who sends locks the connection first.
             let waits = failed && connection.withholds();

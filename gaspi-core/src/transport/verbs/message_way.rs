@@ -1,6 +1,5 @@
 //! Whether messages go by the device: to any peer, and to one, for data that may go by it alone.
 
-use super::byte_stream::FAILURES;
 use super::{DeviceTable, STREAM, Verbs};
 use crate::ids::Rank;
 
@@ -20,6 +19,13 @@ impl DeviceTable {
     pub(crate) fn has_to_carry_messages(&self) -> bool {
         self.forced && self.device.carries_messages()
     }
+
+    /// As if all pairs for messages had come up so much earlier.
+    #[cfg(feature = "test-transports")]
+    pub(crate) fn age_message_pairs(&self, by: std::time::Duration) {
+        let age = |lane: &super::lane::Lane| lane.user.failures.lock().age(by.as_nanos() as u64);
+        self.used(Some(STREAM)).for_each(age);
+    }
 }
 
 impl Verbs<'_> {
@@ -30,7 +36,7 @@ impl Verbs<'_> {
             return;
         }
         let lane = self.table.lane(STREAM, peer);
-        lane.user.forget_failures();
+        lane.user.failures.lock().forget();
         self.begin_anew(lane);
         self.stream.connections.note_news();
         self.stream.sets.wakeup.wake();
@@ -53,7 +59,7 @@ impl Verbs<'_> {
         if let Some(reason) = state.pairing.refused() {
             return Err(reason.to_owned());
         }
-        if lane.user.failures() >= FAILURES {
+        if lane.user.failures.lock().are_too_many() {
             let why = self.table.last_error(peer).unwrap_or_default();
             return Err(format!("pairs for messages have failed again and again: {why}"));
         }
@@ -67,7 +73,7 @@ impl Verbs<'_> {
     /// go there has it tried anew.
     pub(crate) fn forget_refusal(self, peer: Rank) {
         let lane = self.table.lane(STREAM, peer);
-        lane.user.forget_failures();
+        lane.user.failures.lock().forget();
         lane.lock().pairing.forget_refusal();
         // The peer may have made one that was not used.
         self.stream.connections.note_news();

@@ -2,7 +2,6 @@
 //! out by the device, and told to the peer by the streams.
 
 use super::budget::{NotMade, PairKind};
-use super::byte_stream::FAILURES;
 use super::ended::{Again, Ended, Failure};
 use super::going_back::PEER_IS_GONE;
 use super::lane::{Lane, LaneState};
@@ -87,7 +86,7 @@ impl Verbs<'_> {
         let counts = lane.queue == STREAM && state.has_failed_itself();
         let Some(Failure { reason, again, .. }) = state.take_failure() else { return };
         // Where nothing else may carry messages they are errors, which tell why.
-        let was_last = counts && lane.user.note_failure();
+        let was_last = counts && lane.user.failures.lock().note();
         // The rank whose end it was tries another one, not the one that has heard of it.
         lane.user.try_again_later(reason != PEER_IS_GONE);
         if was_last && !self.table.has_to_carry_messages() {
@@ -109,7 +108,7 @@ impl Verbs<'_> {
         }
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        if lane.queue == STREAM && lane.user.failures() >= FAILURES {
+        if lane.queue == STREAM && lane.user.failures.lock().are_too_many() {
             self.abort_waiting(lane);
         }
         self.divert(lane, state);

@@ -7,7 +7,6 @@
 //!
 //! Invariant: nobody wakes, and nothing is tried, for a lane that nothing goes by.
 
-use super::byte_stream::FAILURES;
 use super::lane::{Lane, LaneState};
 use super::pairing::PairState;
 use super::{ATOMICS, DeviceTable, STREAM, Verbs};
@@ -65,13 +64,14 @@ impl Verbs<'_> {
 
     /// Whether a pair for messages would be of use.
     fn could_carry(self, lane: &Lane) -> bool {
-        let usable = self.table.condition.is_usable() && lane.user.failures() < FAILURES;
-        usable && !self.stream.is_suspected(lane.peer)
+        let fails = lane.user.failures.lock().are_too_many();
+        self.table.condition.is_usable() && !fails && !self.stream.is_suspected(lane.peer)
     }
 
     /// The pair of a lane has come up. With the lane's lock.
     pub(super) fn came_up(self, lane: &Lane, pairing: &mut PairState) {
         self.show(lane, pairing);
+        lane.user.failures.lock().came_up(monotonic_ns());
         if pairing.end_retries() {
             self.table.tell_of_return(lane.queue, lane.peer);
         }
