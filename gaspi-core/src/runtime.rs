@@ -304,6 +304,15 @@ impl Runtime {
         Pairs::of(self.inner.ranks.area.own_pairs())
     }
 
+    /// As if all its pairs for messages had come up so much earlier.
+    #[cfg(feature = "test-transports")]
+    #[doc(hidden)]
+    pub fn age_message_pairs(&self, by: Duration) {
+        if let Some(device) = &self.inner.endpoints.device {
+            device.age_message_pairs(by);
+        }
+    }
+
     /// The configuration that all ranks agreed on.
     pub fn config(&self) -> &Config {
         &self.inner.config

@@ -199,6 +199,16 @@ pub fn heard_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
     info(fd).map(|info| heard(&info))
 }
 
+/// How long ago data went or came on a connection.
+///
+/// # Errors
+/// The kernel's.
+pub fn used_last(fd: BorrowedFd<'_>) -> io::Result<Duration> {
+    let info = info(fd)?;
+    let ago_ms = info.tcpi_last_data_sent.min(info.tcpi_last_data_recv);
+    Ok(Duration::from_millis(ago_ms.into()))
+}
+
 /// Whether the other side's kernel has not answered for `patience`, though this one asks it again
 /// and again: by data that it sends again, or for which it finds no way, or, on an idle connection,
 /// by [`set_keepalive`]. A window that is full is no silence: questions about it come ever more

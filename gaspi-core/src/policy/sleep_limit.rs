@@ -22,6 +22,8 @@ pub(crate) struct Timers {
     pub(crate) connects: bool,
     /// There is something that causes no event.
     pub(crate) polls: bool,
+    /// The device is to be looked after so much later, in milliseconds.
+    pub(crate) device_in_ms: Option<i32>,
 }
 
 impl Timers {
@@ -31,8 +33,9 @@ impl Timers {
             Timers { tick_ms: Some(tick_ms), .. } => tick_ms,
             Timers { retires: true, .. } => FREE_MS,
             Timers { connects: true, .. } => CONNECTING_MS,
+            // Each turn looks after the device: it may be a bit late.
             Timers { polls: true, .. } => POLL_MS,
-            _ => -1,
+            Timers { device_in_ms, .. } => device_in_ms.unwrap_or(-1),
         }
     }
 }
@@ -49,12 +52,13 @@ mod tests {
     #[test]
     fn the_thread_wakes_for_the_first_of_its_timers() {
         let none = Timers::default();
-        let polls = Timers { polls: true, ..none };
+        let device = Timers { device_in_ms: Some(700), ..none };
+        let polls = Timers { polls: true, ..device };
         let connects = Timers { connects: true, ..polls };
         let retires = Timers { retires: true, ..connects };
         let ticks = Timers { tick_ms: Some(4), ..retires };
-        let limits = [none, polls, connects, retires, ticks].map(Timers::limit_ms);
-        assert_eq!(limits, [-1, POLL_MS, CONNECTING_MS, FREE_MS, 4]);
+        let limits = [none, device, polls, connects, retires, ticks].map(Timers::limit_ms);
+        assert_eq!(limits, [-1, 700, POLL_MS, CONNECTING_MS, FREE_MS, 4]);
     }
 
     #[test]

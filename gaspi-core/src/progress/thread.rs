@@ -8,6 +8,7 @@
 use crate::bootstrap::{LauncherEvent, Membership};
 use crate::error::Result as CoreResult;
 use crate::ids::Rank;
+use crate::os::clock::monotonic_ns;
 use crate::os::event::{Event, Wakeup};
 use crate::os::process::{self, Seen, Watched};
 use crate::os::socket::{self, Piece};
@@ -75,8 +76,7 @@ pub(crate) struct Progress {
     reserve: Option<Wakeup>,
     /// Whether running out of descriptors was logged.
     complained: bool,
-    /// Whether replaced targets are still to be freed.
-    retires: bool,
+    later: Later,
     /// The ranks of this node whose processes it watches, or has watched.
     watched: HashSet<Rank>,
     /// Those of this node whose death it has handled.
@@ -85,6 +85,15 @@ pub(crate) struct Progress {
     ends: u64,
     /// How many descriptors of processes it may still open.
     pidfds_left: u64,
+}
+
+/// What the last turn has left to be done by time.
+#[derive(Debug, Default)]
+struct Later {
+    /// Replaced targets are still to be freed.
+    retires: bool,
+    /// When the device has to be looked after, in nanoseconds of the clock.
+    device_due_ns: Option<u64>,
 }
 
 impl Progress {
@@ -102,7 +111,7 @@ impl Progress {
             looked: Instant::now(),
             reserve: Some(Wakeup::new()?),
             complained: false,
-            retires: false,
+            later: Later::default(),
             watched: HashSet::new(),
             dead: HashSet::new(),
             ends: 0,
@@ -261,7 +270,7 @@ impl Progress {
             self.connector.turn(self.served.tcp());
         }
         self.attend();
-        self.retires = !self.served.tcp().up.ranks().retired.free();
+        self.later.retires = !self.served.tcp().up.ranks().retired.free();
     }
 
     /// Whether there is something that nobody tells.
@@ -273,9 +282,10 @@ impl Progress {
         let ticking = self.served.tcp().table.polling.owner() == PollOwner::Timer;
         let timers = Timers {
             tick_ms: ticking.then(|| self.schedule.tick_ms()),
-            retires: self.retires,
+            retires: self.later.retires,
             connects: self.connector.is_busy(),
             polls: self.has_to_look(),
+            device_in_ms: self.later.device_due_ns.map(ms_until),
         };
         timers.limit_ms()
     }
@@ -285,9 +295,7 @@ impl Progress {
         let served = Arc::clone(&self.served);
         let tcp = served.tcp();
         let endpoints = tcp.table;
-        if let Some(verbs) = served.verbs() {
-            verbs.attend();
-        }
+        self.later.device_due_ns = served.verbs().and_then(Verbs::attend);
         let corked = endpoints.flush_corked(tcp.up);
         let ticked = endpoints.polling.owner() == PollOwner::Timer;
         let (mut acks_delayed, receiver) = (false, try_receiver(endpoints));
@@ -461,6 +469,12 @@ impl Progress {
             self.served.tcp().table.sets.listen_again();
         }
     }
+}
+
+/// How many milliseconds are left, rounded up.
+fn ms_until(due_ns: u64) -> i32 {
+    let left_ms = due_ns.saturating_sub(monotonic_ns()).div_ceil(1_000_000);
+    i32::try_from(left_ms).unwrap_or(i32::MAX)
 }
 
 /// A descriptor of a process, where so many may be had; `None` if it has ended, else the reason why

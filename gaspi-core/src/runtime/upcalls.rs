@@ -21,7 +21,7 @@ use crate::transport::shm::area::liveness;
 use crate::transport::software_target::Stopped;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::Verbs;
-use crate::transport::{Behind, Carried, RequestFailure, Upcalls};
+use crate::transport::{Behind, CameByEnded, Carried, RequestFailure, Upcalls};
 use crate::wire::message::{LastStep, Message, PairOffer, Pairing, Register, Stream};
 use std::os::fd::OwnedFd;
 
@@ -150,8 +150,9 @@ impl Upcalls for Inner {
         }
     }
 
-    fn came_by_ended(&self, peer: Rank, attempt: u32, number: u32) -> Option<u64> {
-        self.endpoints.verbs(self)?.came_by_ended(peer, attempt, number)
+    fn came_by_ended(&self, peer: Rank, attempt: u32, number: u32) -> CameByEnded {
+        let verbs = self.endpoints.verbs(self);
+        verbs.map_or(CameByEnded::NotOver, |verbs| verbs.came_by_ended(peer, attempt, number))
     }
 
     fn take_incoming(&self, peer: Rank, number: u32) -> Option<Stopped> {

@@ -128,9 +128,8 @@ pub(crate) trait Upcalls: Send + Sync {
     /// all that has come by it is handled, when this returns.
     fn ended_messages(&self, peer: Rank, attempt: u32);
 
-    /// How many messages with this number have come, if they were to come by a pair of this attempt
-    /// that is no more.
-    fn came_by_ended(&self, peer: Rank, attempt: u32, number: u32) -> Option<u64>;
+    /// What has come of messages with this number, which were to come by this attempt at a pair.
+    fn came_by_ended(&self, peer: Rank, attempt: u32, number: u32) -> CameByEnded;
 
     /// The state of what has come of the bytes with this number, which another carrier has from now
     /// on.
@@ -167,6 +166,17 @@ pub(crate) trait Upcalls: Send + Sync {
 
     /// `rank` leaves, which others are told from now on.
     fn leaves(&self, rank: Rank);
+}
+
+/// What is known of messages that were to come by a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CameByEnded {
+    /// The pair is not over: its end tells.
+    NotOver,
+    /// It is no more, and so many have come.
+    Messages(u64),
+    /// It is no more, and this rank's device has failed, which may hold some back.
+    Unknown,
 }
 
 /// What a request brings to or from a rank of another node, in bytes.

@@ -1,7 +1,8 @@
 //! Atomic operations that devices execute (GASPI_ATOMICS=nic). The mock card's are not atomic with
 //! processors unless it says so.
 
-use super::verbs::NO_ANSWER;
+use super::device_returns::{failed, link, while_cut};
+use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER};
 use super::*;
 use crate::ranks::layouts::{self, Devices};
 use crate::ranks::{run_jobs, run_with_prepared};
@@ -45,6 +46,30 @@ fn additions_of_all_ranks_count_their_own_too() {
         assert_eq!((get_u64(rt, S0, 0), get_u64(rt, S0, 16)), (0, 0));
         meet(rt);
     });
+}
+
+/// Nothing but time tells that the cut is over.
+fn operations_go_on_after_a_cut_that_has_refused_their_pair() {
+    let options = ("time_scale=0", &Config::default());
+    let ask = |choice: &mut DeviceChoice| {
+        // Pairs of messages would fail too.
+        (choice.atomics, choice.messages) = (true, MessageCarrier::Tcp);
+    };
+    let body = |rt: &Runtime, fabric: &Fabric| {
+        make(rt, S0, 64);
+        if rt.rank() == Rank(0) {
+            add(rt, Rank(1));
+            let (add, before) = (|| rt.atomic_fetch_add(S0, 8, Rank(1), 1, LIMIT), failed(rt));
+            // The pair, and an attempt at the next one.
+            let refused = || add().is_err() && failed(rt) >= before + 2;
+            let until_refused = || soon("an attempt during the cut", refused);
+            while_cut(rt, fabric, (link, 0), || (), until_refused);
+            fabric.link(0, 1, 1);
+            within(LIMIT_OF_CHANGE, "an operation", || while add().is_err() {});
+        }
+        meet(rt);
+    };
+    run_with_prepared(2, options, |_| (), ask, body);
 }
 
 fn threads_of_a_rank_share_the_pair() {
@@ -269,6 +294,8 @@ fn ranks_that_share_memory_cannot_begin_with_such_devices() {
 }
 
 tests! {
+    BY_DEVICE:
+        operations_go_on_after_a_cut_that_has_refused_their_pair;
     VERBS:
         a_call_whose_timeout_ran_out_is_continued,
         a_lock_by_the_device_excludes,

@@ -1,6 +1,7 @@
 //! What comes between devices: cuts, other networks, and ends of what requests are on their way to.
 
-use super::budgets::{pairs_of, until_by_device};
+use super::budgets::{carried, goes_by_device, pairs_of, until_by_device};
+use super::device_returns::{failed, link, while_cut};
 use super::verbs::{LIMIT_OF_CHANGE, exchange};
 use super::*;
 use crate::ranks::{
@@ -77,6 +78,50 @@ fn a_longer_cut_costs_what_was_under_way_there() {
             rt.wait(Q0, LIMIT).expect("all are reached again");
             meet(rt);
         }
+    });
+}
+
+/// TCP has the data meanwhile. Nothing but time tells that the cut is over, and only rank 0 uses
+/// the queue, whichever rank has found that there is no answer.
+fn a_queue_comes_back_after_a_cut_that_has_refused_its_pair() {
+    run_without_messages(2, OWN_TIME, |rt, fabric| {
+        make(rt, S0, 8192);
+        for finder in 0..2 {
+            meet(rt);
+            if rt.rank() != Rank(0) {
+                continue;
+            }
+            until_by_device(rt, Rank(1), Q0);
+            let before = failed(rt);
+            let fails = |what, count| {
+                soon(what, || {
+                    goes_by_device(rt, Rank(1), Q0);
+                    failed(rt) >= before + count
+                });
+            };
+            while_cut(
+                rt,
+                fabric,
+                (link, 0),
+                || (),
+                || {
+                    fails("the pair", 1);
+                    // The other one polls nothing.
+                    fabric.stop(1 - finder, 1);
+                    fails("an attempt at the next one", 2);
+                    fabric.stop(1 - finder, 0);
+                },
+            );
+            fabric.link(0, 1, 1);
+            let write = || rt.write(&eight(Rank(1)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+            let carried_before = carried(rt);
+            within(LIMIT_OF_CHANGE, "a pair", || {
+                while carried(rt) == carried_before {
+                    write().expect("by TCP, or by the device");
+                }
+            });
+        }
+        meet(rt);
     });
 }
 
@@ -261,4 +306,6 @@ tests! {
         a_segment_is_deleted_under_the_writes_of_several_peers,
         all_that_is_flushed_at_once_finds_room_in_the_completion_queues,
         what_was_purged_fails_in_silence;
+    VERBS_PAIRS:
+        a_queue_comes_back_after_a_cut_that_has_refused_its_pair;
 }

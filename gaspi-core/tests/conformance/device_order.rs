@@ -14,6 +14,8 @@ use std::sync::{Barrier, Mutex};
 /// Time passes only as tests say.
 const OWN_TIME: &str = "time_scale=0";
 const SECOND_NS: u64 = 1_000_000_000;
+/// What a call of the device's library gives that fails.
+const EIO: i32 = 5;
 /// Long enough for what goes by a socket.
 const A_WHILE: Timeout = Timeout::Millis(100);
 
@@ -253,6 +255,27 @@ fn what_a_device_has_brought_counts_though_its_pair_ends_before_the_socket_tells
     });
 }
 
+/// The sender has taken its end down, and waits to hear how much has come. The device of the target
+/// fails before the socket has told of the bytes, so that nobody can say.
+fn a_sender_does_not_wait_for_the_count_of_a_device_that_has_failed() {
+    run_cut(WriteEnd::Auto, |rt, fabric, both| {
+        if rt.rank() == Rank(0) {
+            stall_sockets(&rt, fabric);
+            ask_by_device(&rt, fabric);
+            fabric.break_pairs(0, 1);
+            fails!(add(&rt, 1 << 20, A_WHILE), Error::Timeout { .. });
+            // That of rank 0 with itself is left.
+            soon("its end is taken down", || fabric.live(0).pairs == 1);
+            // Rank 1 looks at its device until that has read, or has failed.
+            fabric.refuse(1, "poll_cq", 1, EIO);
+            soon("operations go on", || add(&rt, 1 << 20, A_WHILE).is_ok());
+            fabric.hold(1, 0);
+        }
+        both.wait();
+        meet(&rt);
+    });
+}
+
 /// A thread of the last rank is in the middle of a look at what its device brings, and does not
 /// run. Meanwhile rank 0 notifies that rank by its device, and has that acknowledged; then `tells`
 /// sends news of it another way, and `hears` is whether the rank has heard that. What has been
@@ -348,6 +371,7 @@ fn a_step_ends_behind_what_the_device_has_brought() {
 tests! {
     VERBS_PAIRS:
         a_barrier_ends_behind_what_the_device_has_brought,
+        a_sender_does_not_wait_for_the_count_of_a_device_that_has_failed,
         a_step_ends_behind_what_the_device_has_brought;
     BY_DEVICE:
         frames_of_a_socket_come_behind_what_the_device_has_brought,

@@ -127,24 +127,7 @@ impl<'a> Traffic<'a> {
 
     /// Goes on until the devices of both carry messages again, as the first rank finds.
     fn until_by_device(&self, fabric: &Fabric, both: &Both) {
-        let sent = || [0, 1].map(|device| fabric.counter(device, "solicited"));
-        within(LIMIT_OF_CHANGE, "messages by the devices", || {
-            loop {
-                both.wait();
-                let before = sent();
-                both.wait();
-                self.step(|| ());
-                if self.rt.rank() == Rank(0) {
-                    let after = sent();
-                    let found = (0..2).all(|device| after[device] > before[device]);
-                    both.1.store(found, Ordering::Relaxed);
-                }
-                both.wait();
-                if both.1.load(Ordering::Relaxed) {
-                    return;
-                }
-            }
-        });
+        until_by_device(self.rt, fabric, both, || self.step(|| ()));
     }
 }
 
@@ -159,6 +142,37 @@ impl Both {
     fn wait(&self) {
         self.0.wait();
     }
+
+    /// Both repeat a body until the first rank finds that it has `done` what it should.
+    fn until(&self, rt: &Runtime, what: &str, body: impl Fn(), done: impl Fn() -> bool) {
+        within(LIMIT_OF_CHANGE, what, || {
+            loop {
+                body();
+                if rt.rank() == Rank(0) {
+                    self.1.store(done(), Ordering::Relaxed);
+                }
+                self.wait();
+                let found = self.1.load(Ordering::Relaxed);
+                self.wait();
+                if found {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+/// Goes on with `step` until the devices of both ranks carry its messages.
+fn until_by_device(rt: &Runtime, fabric: &Fabric, both: &Both, step: impl Fn()) {
+    let sent = || [0, 1].map(|device| fabric.counter(device, "solicited"));
+    let before = Cell::new([0; 2]);
+    let body = || {
+        before.set(sent());
+        both.wait();
+        step();
+    };
+    let all_have = || sent().iter().zip(before.get()).all(|(after, before)| *after > before);
+    both.until(rt, "messages by the devices", body, all_have);
 }
 
 fn nothing_is_lost_while_ports_go_down_and_up() {
@@ -207,6 +221,24 @@ fn nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost() {
     }
 }
 
+fn a_pair_that_fails_after_a_long_time_is_followed_by_another_one() {
+    const ROUNDS: u32 = 4;
+    let both = Both::new();
+    run_with_devices(2, "", |rt, fabric| {
+        let traffic = Traffic::new(rt);
+        for _ in 0..ROUNDS {
+            traffic.until_by_device(fabric, &both);
+            rt.age_message_pairs(Duration::from_secs(3600));
+            if rt.rank() == Rank(0) {
+                fabric.fail(0, 0, 1, NO_ANSWER);
+            }
+            (0..5).for_each(|_| traffic.step(|| ()));
+        }
+        traffic.until_by_device(fabric, &both);
+        assert!(failed(rt) >= ROUNDS, "{} pairs have failed", failed(rt));
+    });
+}
+
 fn a_long_cut_between_devices_costs_messages_nothing_while_sockets_work() {
     let both = Both::new();
     run_with_devices(2, OWN_TIME, |rt, fabric| {
@@ -249,7 +281,7 @@ fn goodbyes_are_heard_while_ports_go_down() {
 /// What keeps everything from the devices of two ranks: the link is cut, or a port is down.
 type Cut = fn(&Fabric, u32, i32);
 
-fn link(fabric: &Fabric, _: u32, up: i32) {
+pub(super) fn link(fabric: &Fabric, _: u32, up: i32) {
     fabric.link(0, 1, up);
 }
 
@@ -262,7 +294,7 @@ fn ports(fabric: &Fabric, _: u32, up: i32) {
 }
 
 /// Has rank 0 cut the link, and time pass from then on while a body runs, `looking` now and then.
-fn while_cut(
+pub(super) fn while_cut(
     rt: &Runtime,
     fabric: &Fabric,
     (cut, device): (Cut, u32),
@@ -288,7 +320,7 @@ fn while_cut(
     });
 }
 
-fn failed(rt: &Runtime) -> u32 {
+pub(super) fn failed(rt: &Runtime) -> u32 {
     rt.pairs().expect("a device").failed
 }
 
@@ -338,6 +370,24 @@ fn barriers_go_on_by_the_socket_while_no_pair_can_be_made() {
             fabric.advance(1_000_000_000);
         }
         traffic.until_by_device(fabric, &both);
+    });
+}
+
+/// Nothing but time tells that the cut is over.
+fn messages_come_back_after_a_cut_that_has_refused_their_pair() {
+    let both = Both::new();
+    run_with_devices(2, OWN_TIME, |rt, fabric| {
+        until_by_device(rt, fabric, &both, || meet(rt));
+        let before = failed(rt);
+        both.wait();
+        // The pair, and two attempts at the next one: no refusal is the last.
+        let refused = || failed(rt) >= before + 3;
+        let step = || both.until(rt, "attempts during the cut", || meet(rt), refused);
+        while_cut(rt, fabric, (link, 0), || (), step);
+        if rt.rank() == Rank(0) {
+            fabric.link(0, 1, 1);
+        }
+        until_by_device(rt, fabric, &both, || meet(rt));
     });
 }
 
@@ -401,6 +451,8 @@ fn a_rank_that_leaves_while_its_messages_wait_for_a_pair_has_left() {
 
 tests! {
     BY_DEVICE:
+        a_pair_that_fails_after_a_long_time_is_followed_by_another_one,
+        messages_come_back_after_a_cut_that_has_refused_their_pair,
         nothing_is_lost_or_comes_twice_where_acknowledgements_are_lost;
     VERBS:
         a_cut_that_ends_while_the_next_pair_is_tried_costs_messages_nothing,

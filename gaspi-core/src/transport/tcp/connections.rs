@@ -162,6 +162,12 @@ impl Connections {
         open.all().filter(is_one).filter_map(heard).min()
     }
 
+    /// How long ago data went or came on a connection with `peer`, of another node.
+    pub(crate) fn used_last(&self, peer: Rank) -> Option<Duration> {
+        let used = |open: Arc<Connection>| tcp::used_last(open.fd()?).ok();
+        self.with(peer).into_iter().filter_map(used).min()
+    }
+
     /// Ends all connections for the other side too, also where a forked child holds them.
     pub(crate) fn shut_down(&self) {
         for connection in self.open.lock().all() {

@@ -6,6 +6,7 @@
 //! holds that.
 
 use crate::ids::Rank;
+use crate::transport::CameByEnded;
 use crate::transport::software_target::{Action, SoftwareTarget};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
@@ -111,10 +112,15 @@ impl<'a> Tcp<'a> {
                 self.table.connections.switch(peer, number, connection);
                 // It may have come already.
                 self.up.catch_up();
-                if let Some(messages) = self.up.came_by_ended(peer, attempt, number) {
-                    // The sender may not have heard of that on this connection.
-                    let back = Frame::Back { attempt, number, messages };
-                    connection.say_back(&self.table.sets.data, &back)?;
+                match self.up.came_by_ended(peer, attempt, number) {
+                    CameByEnded::NotOver => {}
+                    CameByEnded::Messages(messages) => {
+                        // The sender may not have heard of that on this connection.
+                        let back = Frame::Back { attempt, number, messages };
+                        connection.say_back(&self.table.sets.data, &back)?;
+                    }
+                    // The sender may wait for a count, which nobody can say.
+                    CameByEnded::Unknown => return Err(Broken),
                 }
             }
             // What is about another carrier comes by the socket.

@@ -9,6 +9,7 @@ use super::lane::Request;
 use super::{ATOMICS, DeviceTable, Verbs};
 use crate::error::{Error, Result};
 use crate::ids::Rank;
+use crate::os::clock::monotonic_ns;
 use crate::segment::Segment;
 use crate::transport::requests::{PendingCall, RequestKey};
 use crate::transport::verbs::Remote;
@@ -75,7 +76,8 @@ impl Verbs<'_> {
         let mut state = lane.lock();
         // With the lock: what is pushed before the peer's end is known is taken down behind it.
         self.up.ranks().check_alive(peer, "an atomic")?;
-        if let Some(reason) = state.pairing.refused().filter(|_| state.pair.is_none()) {
+        let refused = state.pairing.refused_still(monotonic_ns);
+        if let Some(reason) = refused.filter(|_| state.pair.is_none()) {
             return Err(self.refused(peer, reason));
         }
         let call = Arc::new(PendingCall::default());

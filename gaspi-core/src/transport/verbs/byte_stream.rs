@@ -17,6 +17,7 @@ use super::receives::Receives;
 use super::{STREAM, Verbs};
 use crate::ids::Rank;
 use crate::policy::acknowledge::{Batch, Flush};
+use crate::policy::pair_failures::PairFailures;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
 use crate::transport::numbers::NumberMap;
 use crate::transport::tcp::Tcp;
@@ -25,9 +26,6 @@ use crate::transport::tcp::connections::Owner;
 use crate::transport::tcp::receive::Incoming;
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
-
-/// Pairs with a peer that have failed before its connections stay with their sockets.
-pub(super) const FAILURES: u32 = 3;
 
 /// What may not have arrived of the bytes of a connection whose pair is no more.
 pub(super) type KeptPlace = Mutex<Option<KeptBytes>>;
@@ -53,11 +51,14 @@ pub(super) struct StreamUser {
     pub(super) ahead: DataAhead,
     /// Whether it waits for room, or until all has arrived.
     waits: AtomicBool,
-    failures: AtomicU32,
+    /// Of its pairs: after too many, connections stay with their sockets.
+    pub(super) failures: Mutex<PairFailures>,
     /// The last attempt whose pair connections have left for their sockets.
     left: AtomicU32,
     /// Whether another pair is to be tried once the peer's end of the last one is gone too.
     tries_again: AtomicBool,
+    /// Whether one may be tried by time.
+    pub(super) retries: AtomicBool,
 }
 
 impl StreamUser {
@@ -74,16 +75,6 @@ impl StreamUser {
     /// Whether connections have left the pair of this attempt, or a later one.
     pub(super) fn has_left(&self, attempt: u32) -> bool {
         self.left.load(Ordering::Relaxed) >= attempt
-    }
-
-    /// The pair has failed; whether it was the last one for messages.
-    pub(super) fn note_failure(&self) -> bool {
-        self.failures.fetch_add(1, Ordering::Relaxed) + 1 == FAILURES
-    }
-
-    /// How many pairs have failed.
-    pub(super) fn failures(&self) -> u32 {
-        self.failures.load(Ordering::Relaxed)
     }
 
     /// Whether another pair is to be tried once the peer's end of the last one is gone.
@@ -111,11 +102,6 @@ impl StreamUser {
         self.left.store(attempt, Ordering::Relaxed);
         // Nothing ends any more that it could wait for.
         self.waits.store(false, Ordering::SeqCst);
-    }
-
-    /// Pairs are tried again, however many have failed.
-    pub(super) fn forget_failures(&self) {
-        self.failures.store(0, Ordering::Relaxed);
     }
 }
 

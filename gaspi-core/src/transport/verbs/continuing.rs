@@ -9,10 +9,11 @@
 //! Invariant: a half waits while there is an attempt at a pair, or one is about to begin. Where
 //! there will be none its connection breaks.
 
-use super::byte_stream::{FAILURES, StreamUser, Streams};
+use super::byte_stream::{StreamUser, Streams};
 use super::lane::{Lane, LaneState};
 use super::{STREAM, Verbs};
 use crate::ids::Rank;
+use crate::os::clock::monotonic_ns;
 use crate::transport::tcp::connection::Connection;
 use std::sync::Arc;
 
@@ -48,9 +49,11 @@ impl Streams {
 }
 
 impl LaneState {
-    /// Whether the pair is to be taken down, and has failed.
-    fn has_failed_itself(&self) -> bool {
-        self.has_failed() && !self.is_return()
+    /// Whether the pair is to be taken down, and has failed. An attempt that is refused is none:
+    /// it is not repeated, or by time.
+    pub(super) fn has_failed_itself(&self) -> bool {
+        let is_refused = self.refuses() && self.pairing.is_being_made();
+        self.has_failed() && !self.is_return() && !is_refused
     }
 }
 
@@ -69,8 +72,19 @@ impl Verbs<'_> {
     /// Whether there will be no other pair behind one that is to be taken down, for connections
     /// that would have to go on by it.
     pub(super) fn is_last(self, lane: &Lane, state: &LaneState) -> bool {
-        let fails_again = state.has_failed_itself() && lane.user.failures() + 1 >= FAILURES;
-        fails_again && self.table.has_to_carry_messages()
+        let is_last = state.has_failed_itself() && lane.user.failures.lock().is_next_last();
+        is_last && self.table.has_to_carry_messages()
+    }
+
+    /// A pair is to be taken down: failures of those before are forgotten if it has failed after it
+    /// has carried messages for long.
+    pub(super) fn forgive_failures(self, lane: &Lane, state: &LaneState) {
+        // Something behind the proof was acknowledged.
+        let has_carried = state.pairing.is_up() && state.direct.freed() > 1;
+        if has_carried && state.has_failed_itself() {
+            let failure_ns = self.stream.identity.dead_after.as_nanos() as u64;
+            lane.user.failures.lock().forgive(monotonic_ns(), failure_ns);
+        }
     }
 
     /// Whether a pair carries another connection, or has to go on with another one first.

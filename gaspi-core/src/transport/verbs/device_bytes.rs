@@ -2,7 +2,8 @@
 //!
 //! Invariant: what was posted is kept until it is acknowledged, or taken back.
 
-use super::byte_stream::{FAILURES, KeptPlace};
+use super::byte_stream::KeptPlace;
+use super::ended::Again;
 use super::kept::KeptBytes;
 use super::lane::{Lane, LaneState};
 use super::queue_pair::PostedBytes;
@@ -44,7 +45,7 @@ impl DeviceBytes {
 
     /// The device has refused a request: the pair is to be taken down.
     fn fail(&self, state: &mut LaneState, reason: &str) {
-        state.note_failure(reason, false);
+        state.note_failure(reason, Again::AtOnce);
         self.has_stalled.store(true, Ordering::Release);
         self.wakeup.wake();
     }
@@ -229,7 +230,7 @@ impl LaneState {
                 Ok(None) => break,
                 // What was posted before is kept, as what is under way.
                 Err(reason) if sent > 0 => {
-                    self.note_failure(&reason, false);
+                    self.note_failure(&reason, Again::AtOnce);
                     break;
                 }
                 Err(reason) => return Err(reason),
@@ -264,7 +265,7 @@ impl Verbs<'_> {
             if self.stream.is_suspected(peer) || !tries {
                 continue;
             }
-            let failed = lane.user.failures() >= FAILURES;
+            let failed = lane.user.failures.lock().are_too_many();
             // What waits for a pair may use one that the peer has tried to make once more. Asked
             // before the lane is locked: who sends locks the connection first.
             let waits = failed && connection.withholds();

@@ -73,18 +73,27 @@ struct Lost {
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) reason: String,
-    /// Whether another attempt would meet it too, if the pair has not been up.
-    pub(super) refuses: bool,
+    pub(super) again: Again,
     /// Connections leave it, and nothing has failed.
     pub(super) is_return: bool,
     /// Nothing comes by it any more, nor is anything sent.
     pub(super) is_stopped: bool,
 }
 
+/// When another attempt at a pair need not meet what this one has met, if that has not been up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Again {
+    AtOnce,
+    /// After a while.
+    Later,
+    /// Once something has changed.
+    NotByTime,
+}
+
 impl Failure {
     /// It has failed, and was not stopped yet.
-    pub(super) fn new(reason: &str, refuses: bool) -> Failure {
-        Failure { reason: reason.to_owned(), refuses, is_return: false, is_stopped: false }
+    pub(super) fn new(reason: &str, again: Again) -> Failure {
+        Failure { reason: reason.to_owned(), again, is_return: false, is_stopped: false }
     }
 }
 

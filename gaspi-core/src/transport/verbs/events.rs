@@ -10,6 +10,7 @@
 //! looks once more then, since nobody tells of what has come before.
 
 use super::device::Device;
+use super::ended::Again;
 use super::lane::Lane;
 use super::{DeviceTable, Verbs};
 use crate::sync::sleepers::Sleepers;
@@ -163,7 +164,7 @@ impl Verbs<'_> {
         for lane in self.table.used(None) {
             let mut state = lane.lock();
             if state.pair.is_some() {
-                state.note_failure("this rank's device has failed", true);
+                state.note_failure("this rank's device has failed", Again::NotByTime);
                 self.table.has_stalled.store(true, Ordering::Release);
             } else {
                 self.abort_waiting(lane);
@@ -174,9 +175,11 @@ impl Verbs<'_> {
 
     /// For the progress thread: handles all that has come. Where receives have run short, requests
     /// wait for room in a send queue, or a pair is being made, what changes that may complete a
-    /// moment later, and nobody else may look.
-    pub(crate) fn attend(self) {
+    /// moment later, and nobody else may look. When it has to be called again though nothing wakes
+    /// the thread, in nanoseconds of the clock.
+    pub(crate) fn attend(self) -> Option<u64> {
         self.table.disarm();
+        let next_ns = self.retry_messages();
         self.carry_connections();
         while self.poll() {}
         let level = if self.has_to_look() {
@@ -188,6 +191,7 @@ impl Verbs<'_> {
         };
         self.table.arming.resting.store(level, Ordering::Relaxed);
         self.rest();
+        next_ns
     }
 
     fn has_to_look(self) -> bool {

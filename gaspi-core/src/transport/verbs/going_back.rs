@@ -30,6 +30,7 @@ use super::receives::Receives;
 use super::{STREAM, Verbs};
 use crate::ids::Rank;
 use crate::sync::Ordering;
+use crate::transport::CameByEnded;
 use crate::transport::software_target::Stopped;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::wire::frame::Frame;
@@ -88,17 +89,20 @@ impl Verbs<'_> {
         self.poll_armed();
     }
 
-    /// How many messages with this number have come, if this rank's end of the attempt that they
-    /// were to come by is no more, and nothing has failed.
-    pub(crate) fn came_by_ended(self, peer: Rank, attempt: u32, number: u32) -> Option<u64> {
-        if self.table.condition.has_failed() {
-            return None;
-        }
+    /// What has come of the messages with this number, if this rank's end of the attempt that they
+    /// were to come by is no more. With a device that has failed nobody knows: the end was taken
+    /// down without a word on a connection that had not switched yet.
+    pub(crate) fn came_by_ended(self, peer: Rank, attempt: u32, number: u32) -> CameByEnded {
         let receives = self.table.receives.lock();
         let state = self.table.lane(STREAM, peer).lock();
         let last = state.pairing.attempt();
-        let over = attempt < last || (attempt == last && state.pair.is_none());
-        over.then(|| receives.streams.messages_of(peer, number))
+        if attempt > last || (attempt == last && state.pair.is_some()) {
+            CameByEnded::NotOver
+        } else if self.table.condition.has_failed() {
+            CameByEnded::Unknown
+        } else {
+            CameByEnded::Messages(receives.streams.messages_of(peer, number))
+        }
     }
 
     /// The state of what has come under a number, which nothing comes under any more.
@@ -114,6 +118,7 @@ impl Verbs<'_> {
             return;
         }
         let mut state = lane.lock();
+        self.forgive_failures(lane, &state);
         let fails = self.is_last(lane, &state) || self.table.condition.has_failed();
         if fails || state.pair.is_none() || !state.is_stopped() {
             return;

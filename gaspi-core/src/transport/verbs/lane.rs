@@ -9,7 +9,7 @@ use super::atomics::{AtomicRequest, AtomicSent, RESULTS};
 use super::byte_stream::StreamUser;
 use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::Diverted;
-use super::ended::{Counts, Ended, Failure, Outbox};
+use super::ended::{Again, Counts, Ended, Failure, Outbox};
 use super::guests::{Route, Sharing};
 use super::kept::{KeptData, Posted};
 use super::pairing::PairState;
@@ -230,20 +230,20 @@ impl LaneState {
     }
 
     /// Whoever looks next takes the pair down; the first failure counts.
-    pub(super) fn note_failure(&mut self, reason: &str, refuses: bool) {
-        self.failed.get_or_insert_with(|| Failure::new(reason, refuses));
+    pub(super) fn note_failure(&mut self, reason: &str, again: Again) {
+        self.failed.get_or_insert_with(|| Failure::new(reason, again));
     }
 
     /// The same where connections leave the pair, which nothing has failed on.
     pub(super) fn note_return(&mut self, reason: &str) {
-        let failure = || Failure { is_return: true, ..Failure::new(reason, false) };
+        let failure = || Failure { is_return: true, ..Failure::new(reason, Again::AtOnce) };
         self.failed.get_or_insert_with(failure);
     }
 
     /// Stops the pair if it is to be taken down; whether it is.
     pub(super) fn stop_failed(&mut self) -> bool {
         if let Some(reason) = self.direct.refusal() {
-            self.note_failure(&reason, false);
+            self.note_failure(&reason, Again::AtOnce);
         }
         let is_stopped = self.failed.is_some() && self.stop();
         if let Some(failure) = &mut self.failed {
@@ -270,6 +270,11 @@ impl LaneState {
     /// Whether connections leave the pair, which nothing has failed on.
     pub(super) fn is_return(&self) -> bool {
         self.failed.as_ref().is_some_and(|failure| failure.is_return)
+    }
+
+    /// Whether another attempt would meet the same at once.
+    pub(super) fn refuses(&self) -> bool {
+        self.failed.as_ref().is_some_and(|failure| failure.again != Again::AtOnce)
     }
 
     pub(super) fn take_failure(&mut self) -> Option<Failure> {

@@ -43,6 +43,7 @@ mod queue_lanes;
 mod queue_pair;
 mod received;
 mod receives;
+mod retries;
 #[cfg(test)]
 mod scale_tests;
 mod select;
@@ -57,6 +58,7 @@ mod work;
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
+use crate::os::clock::monotonic_ns;
 use crate::sync::once_arc::OnceArc;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, epoch};
 use crate::transport::payload::Payload;
@@ -67,7 +69,7 @@ use crate::transport::{Behind, Carried, Upcalls};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use by_number::ByNumber;
 use divert::Diverted;
-use ended::Ended;
+use ended::{Again, Ended};
 use events::{Arming, DeviceCondition, armed};
 use lane::{Lane, LaneState, Request};
 use queue_lanes::QueueLanes;
@@ -252,9 +254,10 @@ impl Verbs<'_> {
         self.table.forced || lane.is_some_and(is_ending)
     }
 
-    /// Begins to make the pair of a lane, if there is none. Where that fails, what waits is lost.
+    /// Begins to make the pair of a lane, if there is none, nor one was refused lately. Where that
+    /// fails, what waits is lost.
     fn begin(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
-        let steps = state.pairing.begin();
+        let steps = state.pairing.begin_by_time(monotonic_ns);
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
         drop(state);
@@ -395,22 +398,6 @@ impl DeviceTable {
     /// Whether no request to `peer` is under way.
     pub(crate) fn has_none(&self, peer: Rank) -> bool {
         self.used_with(peer).all(|lane| lane.lock().has_no_request())
-    }
-
-    /// Whether there is a pair for messages with `peer`, by which something may come.
-    pub(crate) fn has_message_pair(&self, peer: Rank) -> bool {
-        let lane = self.lanes[STREAM.index()].get().and_then(|lanes| lanes[peer.index()].get());
-        lane.is_some_and(|lane| lane.lock().pair.is_some())
-    }
-
-    /// Whether messages go by the device.
-    pub(crate) fn carries_messages(&self) -> bool {
-        self.device.carries_messages()
-    }
-
-    /// Whether data of channels may not go by streams.
-    pub(crate) fn has_to_carry_messages(&self) -> bool {
-        self.forced && self.device.carries_messages()
     }
 
     /// Whether a pair with `peer` is up.
@@ -569,7 +556,7 @@ impl<'a> Verbs<'a> {
                 state.completed(completion, &mut ended);
                 let comes_up = !was_up && state.pairing.is_up();
                 if comes_up {
-                    self.show(lane, &state.pairing);
+                    self.came_up(lane, &mut state.pairing);
                 }
                 self.pump(lane, state);
                 ended.tell(self.up, lane.peer);
@@ -582,9 +569,14 @@ impl<'a> Verbs<'a> {
                 if status == libibverbs_sys::IBV_WC_RETRY_EXC_ERR {
                     reason = self.table.with_place(lane.peer, reason);
                 }
-                // A flush: the peer has used the pair before this side had proved it.
-                let refuses = status != libibverbs_sys::IBV_WC_WR_FLUSH_ERR;
-                lane.lock().note_failure(&reason, refuses);
+                let again = match status {
+                    // The peer has used the pair before this side had proved it.
+                    libibverbs_sys::IBV_WC_WR_FLUSH_ERR => Again::AtOnce,
+                    // As while the link is cut.
+                    libibverbs_sys::IBV_WC_RETRY_EXC_ERR => Again::Later,
+                    _ => Again::NotByTime,
+                };
+                lane.lock().note_failure(&reason, again);
                 self.table.has_stalled.store(true, Ordering::Release);
             }
         }

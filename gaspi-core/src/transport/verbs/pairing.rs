@@ -12,6 +12,7 @@
 //! the end of all that was under way, or the connection between them has been lost.
 
 use super::budget::NotMade;
+use crate::policy::retry::Retry;
 use crate::wire::message::PairOffer;
 
 /// How far an attempt has come.
@@ -60,12 +61,14 @@ pub(super) struct PairState {
     refused: Option<String>,
     /// Whether that was because this rank has too few pairs.
     scarce: bool,
+    /// When it is tried again, where that was for a reason that may pass.
+    retry: Retry,
 }
 
 impl Default for PairState {
     fn default() -> PairState {
-        let (instead_of, refused) = (None, None);
-        PairState { attempt: 0, phase: Phase::Idle, instead_of, refused, scarce: false }
+        let (instead_of, refused, retry) = (None, None, Retry::default());
+        PairState { attempt: 0, phase: Phase::Idle, instead_of, refused, scarce: false, retry }
     }
 }
 
@@ -82,6 +85,11 @@ impl PairState {
     /// Whether there is an attempt that has not come up yet.
     pub(super) fn is_being_made(&self) -> bool {
         matches!(self.phase, Phase::Offered { .. } | Phase::Proving)
+    }
+
+    /// Whether this attempt is tried: both ends are connected.
+    pub(super) fn is_proving(&self, attempt: u32) -> bool {
+        self.phase == Phase::Proving && self.attempt == attempt
     }
 
     /// The number of the last attempt.
@@ -107,12 +115,45 @@ impl PairState {
         self.attempt = self.attempt.wrapping_add(1);
         self.phase = Phase::Offered { here: false, there: false };
         self.instead_of = None;
+        self.retry.begin();
         vec![Step::Offer(self.attempt)]
     }
 
     /// Begins an attempt where the last one was refused: something has changed.
     pub(super) fn try_again(&mut self) -> Vec<Step> {
+        self.retry.begin();
         if self.refused.take().is_some() { self.begin() } else { Vec::new() }
+    }
+
+    /// Begins an attempt where the last one was refused so long ago that its reason may have
+    /// passed; else as [`begin`](PairState::begin).
+    pub(super) fn begin_by_time(&mut self, now_ns: impl FnOnce() -> u64) -> Vec<Step> {
+        if self.is_retry_due(now_ns) { self.try_again() } else { self.begin() }
+    }
+
+    fn is_retry_due(&self, now_ns: impl FnOnce() -> u64) -> bool {
+        self.retry().is_some_and(|retry| retry.is_due(now_ns()))
+    }
+
+    /// Why there is no way between the devices, unless that was so long ago that it may have
+    /// changed.
+    pub(super) fn refused_still(&self, now_ns: impl FnOnce() -> u64) -> Option<&str> {
+        self.refused().filter(|_| !self.is_retry_due(now_ns))
+    }
+
+    /// When a refused attempt is followed by another one, by time.
+    pub(super) fn retry(&self) -> Option<&Retry> {
+        Some(&self.retry).filter(|retry| self.refused.is_some() && retry.is_waiting())
+    }
+
+    /// There is nothing to make a pair for now.
+    pub(super) fn postpone(&mut self, now_ns: u64) {
+        self.retry.postpone(now_ns);
+    }
+
+    /// The pair is up; whether attempts were refused before for a reason that has passed.
+    pub(super) fn end_retries(&mut self) -> bool {
+        self.retry.succeed()
     }
 
     /// What failed for this reason is forgotten: the next request begins an attempt. Where there
@@ -155,6 +196,7 @@ impl PairState {
                 steps.push(self.take_down("the peer has begun anew"));
             }
             (self.attempt, self.refused) = (offer.attempt, None);
+            self.retry.begin();
             self.phase = Phase::Offered { here: true, there: false };
             steps.extend([Step::Offer(offer.attempt), Step::Connect(offer)]);
         } else if let (Phase::Offered { here: false, there }, true) =
@@ -228,6 +270,13 @@ impl PairState {
             (self.refused, self.scarce) = (Some(reason.to_owned()), false);
         }
         self.end(reason, refuses)
+    }
+
+    /// What the last attempt was refused for, if it was, may pass.
+    pub(super) fn retry_later(&mut self, now_ns: u64) {
+        if self.refused.is_some() {
+            self.retry.refused(now_ns);
+        }
     }
 
     /// This end has failed, for a reason that another attempt need not meet.

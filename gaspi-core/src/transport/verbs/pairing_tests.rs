@@ -296,6 +296,42 @@ fn a_peer_that_refuses_is_not_asked_again_for_each_request() {
 }
 
 #[test]
+fn an_attempt_that_is_refused_for_now_is_followed_by_another_one_in_time() {
+    let mut side = Side::default();
+    let steps = side.state.begin();
+    side.carry_out(steps);
+    let steps = side.state.refuse("no answer");
+    side.state.retry_later(5);
+    side.carry_out(steps);
+    let wakes_ns = |side: &Side| side.state.retry().and_then(|retry| retry.wakes_ns());
+    let due_ns = wakes_ns(&side).expect("it is tried again");
+    // However late the peer answers.
+    assert_eq!(side.state.begin_by_time(|| due_ns - 1), []);
+    side.hear(&Told::Ended(1, false));
+    assert_eq!(side.state.begin_by_time(|| due_ns - 1), []);
+    assert_eq!(side.state.refused_still(|| due_ns - 1), Some("no answer"));
+    assert_eq!(side.state.refused_still(|| due_ns), None);
+    let steps = side.state.begin_by_time(|| due_ns);
+    assert_eq!(steps, [Step::Offer(2)]);
+    side.carry_out(steps);
+    assert_eq!(wakes_ns(&side), None, "an attempt is under way");
+    // For a reason that does not pass.
+    side.hear(&Told::Ended(2, true));
+    assert_eq!((side.state.refused(), wakes_ns(&side)), (Some("told"), None));
+    assert_eq!(side.state.begin_by_time(|| u64::MAX), []);
+}
+
+#[test]
+fn the_failure_of_a_pair_that_was_up_is_no_refusal() {
+    let [mut side, _] = both_up();
+    let steps = side.state.refuse("no answer");
+    side.state.retry_later(5);
+    assert!(matches!(steps[..], [_, Step::TellEnd { refuses: false, .. }]), "{steps:?}");
+    assert!(side.state.refused().is_none() && side.state.retry().is_none());
+    assert!(!side.state.end_retries());
+}
+
+#[test]
 fn an_end_that_has_failed_elsewhere_is_tried_again() {
     for proves in [false, true] {
         let mut side = ended_by_peer(proves, false);

@@ -2,8 +2,7 @@
 //! out by the device, and told to the peer by the streams.
 
 use super::budget::{NotMade, PairKind};
-use super::byte_stream::FAILURES;
-use super::ended::{Ended, Failure};
+use super::ended::{Again, Ended, Failure};
 use super::going_back::PEER_IS_GONE;
 use super::lane::{Lane, LaneState};
 use super::pairing::{PairState, Step};
@@ -41,7 +40,13 @@ impl Verbs<'_> {
             Pairing::Offer(offer) => state.pairing.on_offer(offer),
             Pairing::Connected { attempt, .. } => state.pairing.on_connected(attempt),
             Pairing::Ended { attempt, refuses, reason, .. } => {
-                state.pairing.on_ended(attempt, &reason, refuses)
+                // The peer has been the first to find that there is no answer.
+                let is_unanswered = refuses && state.pairing.is_proving(attempt);
+                let steps = state.pairing.on_ended(attempt, &reason, refuses);
+                if is_unanswered {
+                    self.retry_later(lane, &mut state);
+                }
+                steps
             }
             Pairing::Lost { attempt, .. } => state.pairing.on_lost(attempt, LOST),
         };
@@ -69,7 +74,7 @@ impl Verbs<'_> {
     /// Something of a lane has failed here: whoever looks next takes its pair down, behind what has
     /// come by it.
     pub(super) fn fail(self, mut state: MutexGuard<'_, LaneState>, reason: &str) {
-        state.note_failure(reason, false);
+        state.note_failure(reason, Again::AtOnce);
         drop(state);
         self.table.has_stalled.store(true, Ordering::Release);
         self.stream.sets.wakeup.wake();
@@ -78,10 +83,10 @@ impl Verbs<'_> {
     /// Takes the pair of a lane down that has failed and been stopped.
     pub(super) fn end_failed(self, lane: &Lane) {
         let mut state = lane.lock();
-        let Some(failure) = state.take_failure() else { return };
-        let Failure { reason, refuses, is_return, .. } = failure;
+        let counts = lane.queue == STREAM && state.has_failed_itself();
+        let Some(Failure { reason, again, .. }) = state.take_failure() else { return };
         // Where nothing else may carry messages they are errors, which tell why.
-        let was_last = lane.queue == STREAM && !is_return && lane.user.note_failure();
+        let was_last = counts && lane.user.failures.lock().note();
         // The rank whose end it was tries another one, not the one that has heard of it.
         lane.user.try_again_later(reason != PEER_IS_GONE);
         if was_last && !self.table.has_to_carry_messages() {
@@ -93,14 +98,17 @@ impl Verbs<'_> {
         }
         // It may tell why there will be no other pair, which halves may wait for.
         let follows = reason == PEER_IS_GONE && self.table.has_to_carry_messages();
-        let steps = match refuses {
-            true => state.pairing.refuse(&reason),
-            false if follows => state.pairing.follow(&reason),
-            false => state.pairing.fail(&reason),
+        let steps = match again {
+            Again::Later | Again::NotByTime => state.pairing.refuse(&reason),
+            Again::AtOnce if follows => state.pairing.follow(&reason),
+            Again::AtOnce => state.pairing.fail(&reason),
         };
+        if again == Again::Later {
+            self.retry_later(lane, &mut state);
+        }
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
-        if lane.queue == STREAM && lane.user.failures() >= FAILURES {
+        if lane.queue == STREAM && lane.user.failures.lock().are_too_many() {
             self.abort_waiting(lane);
         }
         self.divert(lane, state);
