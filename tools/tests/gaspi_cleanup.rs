@@ -232,10 +232,49 @@ fn on_other_hosts_it_is_run_through_ssh() {
     let outcome = cleanup(&["--ssh", &ssh, "--hosts", "240.0.0.1", "--job", &job]).success();
     let none = format!("gaspi_cleanup: 240.0.0.1: there is no process of job {job} of this user\n");
     assert_eq!(outcome.stderr, none);
-    for wrong in [&["-m", "/nonexistent", "-c"][..], &["--hosts", "a:x"], &["--ssh", " "]] {
+    for wrong in [
+        &["-m", "/nonexistent", "-c"][..],
+        &["--hosts", "a:x"],
+        &["--ssh", " "],
+        &["--timeout", "never"],
+    ] {
         let hosts = if wrong[0] == "--ssh" { &["--hosts", "240.0.0.1"][..] } else { &[] };
         assert_eq!(cleanup(&[wrong, hosts].concat()).code, Some(2), "{wrong:?}");
     }
+}
+
+#[test]
+fn hosts_that_do_not_finish_in_time_are_named_and_the_others_cleaned_up() {
+    // ssh hangs while it connects; on another host what it has started keeps its pipes; a third one
+    // goes silent once gaspi_cleanup runs there.
+    let far = Far::with(
+        "case $host in \
+         240.0.0.7) exec sleep 1000 ;; \
+         240.0.0.8) sleep 1000 & echo $! > DIRECTORY/left; wait ;; \
+         240.0.0.9) echo '@gaspi run@'; echo listed; echo odd >&2; exec sleep 1000 ;; \
+         esac",
+    );
+    let ssh = far.path("ssh").to_string_lossy().into_owned();
+    let job = id("silent");
+    let rank = Rank::start(&job, 3);
+    let pid = rank.pid();
+    let hosts = "240.0.0.7,240.0.0.8,240.0.0.1,240.0.0.9";
+    let limit = ["--timeout", "8"];
+    let rest = ["--ssh", &ssh, "--hosts", hosts, "--job", &job];
+    let outcome = cleanup(&[&limit[..], &rest].concat());
+    let left = fs::read_to_string(far.path("left")).expect("left");
+    assert!(Command::new("kill").args(["-9", left.trim()]).status().expect("kill").success());
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    let ended = format!("240.0.0.1: job {job} pid {pid} rank 3: ended by SIGTERM: sleep 1000");
+    assert_eq!(outcome.sorted(), [&ended, "240.0.0.9: listed"]);
+    let mut told: Vec<&str> = outcome.stderr.lines().collect();
+    told.sort_unstable();
+    let late = |host: &str, words: &str| {
+        format!("gaspi_cleanup: {host}: {ssh} has not ended after 8 s (--timeout){words}")
+    };
+    let expected = [("240.0.0.7", ""), ("240.0.0.8", ""), ("240.0.0.9", ": odd")];
+    assert_eq!(told, expected.map(|(host, words)| late(host, words)));
+    assert_eq!(rank.signal(), Some(libc::SIGTERM));
 }
 
 #[test]

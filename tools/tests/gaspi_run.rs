@@ -275,6 +275,22 @@ fn a_second_interrupt_kills() {
 }
 
 #[test]
+fn a_rank_that_fails_by_an_interrupt_ends_those_that_ignore_it() {
+    let text = "[ $GASPI_RANK = 1 ] && trap '' INT; echo ready; exec sleep 1000";
+    for option in ["--kill-on-failure", "--min-ranks=2"] {
+        let mut run = Run::start(gaspi_run(&["-n", "2", option, "sh", "-c", text]));
+        run.lines(2);
+        run.signal("INT");
+        let outcome = run.finish();
+        assert_eq!(outcome.code, Some(130), "{}", outcome.stderr);
+        let named = option.replace('=', " ");
+        let why = format!("gaspi_run: rank 0 failed: ending the job ({named})\n");
+        assert!(outcome.stderr.contains(&why), "{}", outcome.stderr);
+        assert!(outcome.stderr.contains("1 rank was ended by gaspi_run"), "{}", outcome.stderr);
+    }
+}
+
+#[test]
 fn ranks_end_with_gaspi_run() {
     let directory = tempfile::tempdir().expect("directory");
     let fifo = directory.path().join("alive");

@@ -388,6 +388,19 @@ fn signals_reach_all_hosts() {
     assert_eq!(run.finish().code, Some(137));
 }
 
+#[test]
+fn kill_on_failure_ends_ranks_elsewhere_that_ignore_an_interrupt() {
+    let far = Far::new();
+    let text = "[ $GASPI_RANK = 1 ] && trap '' INT; echo ready; exec sleep 1000";
+    let hosts = ["--hosts", "127.0.0.1,240.0.0.1", "--kill-on-failure"];
+    let mut run = Run::start(far.gaspi_run(&[&hosts[..], &["sh", "-c", text]].concat()));
+    run.lines(2);
+    run.signal("INT");
+    let outcome = run.finish();
+    assert_eq!(outcome.code, Some(130), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains("1 rank was ended by gaspi_run"), "{}", outcome.stderr);
+}
+
 /// Runs gaspi_run on a terminal: what comes out of it, and the keyboard.
 fn on_a_terminal(command: &Command) -> (Run, ChildStdin) {
     let words = std::iter::once(command.get_program()).chain(command.get_args());

@@ -134,7 +134,7 @@ fn without_ssh() -> Result<()> {
 }
 
 /// A FIFO at which ranks wait.
-fn gate(directory: &TempDir) -> Result<PathBuf> {
+pub(crate) fn gate(directory: &TempDir) -> Result<PathBuf> {
     let gate = directory.path().join("gate");
     let made = std::process::Command::new("mkfifo").arg(&gate).status()?;
     expect(made.success(), "mkfifo failed")?;

@@ -8,8 +8,9 @@ use gaspi_tests::hosts::{Hosts, Options};
 use gaspi_tests::victims::Killed;
 use gaspi_tests::{Process, Result, Running, Seed, base_seed};
 use libtest_mimic::Trial;
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
+use crate::called_back::gate;
 use crate::faults::DEATH_KNOWN_WITHIN;
 use crate::job::{expect_finished, hosts, launch, rounds, start, victim};
 use crate::{ONLY_IPV6, TRAPPED, expect, failed, root_trial};
@@ -57,6 +58,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("ssh/agents-whose-links-go-down", links_go_down),
         root_trial("ssh/host-that-vanishes", vanish),
         root_trial("ssh/server-that-has-to-wait", starved_server),
+        root_trial("ssh/outage-that-ends-in-time", outage),
     ]
 }
 
@@ -225,6 +227,26 @@ pub(crate) fn lose_launcher(
     job.wait()?.code(HOST_LOST)?.says("host bee was lost")?.says("host cow was lost")?;
     // sshd itself waits on for the machine that vanished, so the hosts are not idle.
     Ok(())
+}
+
+/// An outage ends before a silent host counts as lost, but what the kernels send again comes only
+/// after that: neither gaspi_run nor the agent takes the other's host for lost.
+fn outage() -> Result<()> {
+    let (hosts, files) = (hosts(2, Options::default())?, TempDir::new()?);
+    let gate = gate(&files)?;
+    let script = format!("exec 3<> {}; echo ready; read line <&3; echo went on", gate.display());
+    let job = launch(&hosts, 0, &["--hosts", "ant,bee"], Path::new("sh"), &["-c", &script])?;
+    let job = job.env("GASPI_DEAD_AFTER", "10").start()?;
+    job.lines("ready", 2)?;
+    hosts.block(0, 1)?;
+    // The time in question: bytes are sent again after 6.2 s and 12.6 s.
+    std::thread::sleep(Duration::from_secs(8));
+    hosts.unblock(0, 1)?;
+    std::fs::OpenOptions::new().write(true).open(&gate)?.write_all(b"go\ngo\n")?;
+    let outcome = job.wait()?.success()?;
+    let ends = outcome.stdout.matches("went on").count();
+    expect(ends == 2, outcome.failure("two ranks were to go on").0)?;
+    hosts.await_idle()
 }
 
 fn killed_rank() -> Result<()> {

@@ -1,8 +1,10 @@
 //! The command line.
 
 use clap::Parser;
+use gaspi_tools::duration;
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Ends what is left of this user's GASPI jobs.
 #[derive(Debug, Parser)]
@@ -25,6 +27,11 @@ pub(crate) struct Arguments {
     /// Hand OPTION to ssh as it is; may be repeated.
     #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) ssh_options: Vec<OsString>,
+
+    /// Give up each other host that has not finished after TIME: seconds, or with units as in 90s,
+    /// 5m.
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "60")]
+    pub(crate) timeout: Duration,
 
     /// Only list the processes, and end none.
     #[arg(short = 'c', long = "check")]
@@ -57,11 +64,12 @@ be seen. This program and those that it was started by are never ended.
 
 A process is asked to end by SIGTERM and killed by SIGKILL three seconds later. There is a line for
 each process: job, process, rank, what was done, command; with its host before it where there are
-several. gaspi_cleanup is carried over to hosts where it is not installed.
+several. gaspi_cleanup is carried over to hosts where it is not installed. A host that does not
+finish in time (--timeout) is named and given up; all others are cleaned up.
 
 The exit status is 0 if everything that was to be ended has ended, or with -c; 1 if something \
 is left
-or a host did not answer; 2 for a wrong command line or machine file.
+or a host did not answer in time; 2 for a wrong command line or machine file.
 
 Examples:
   gaspi_cleanup -c                    what is there?

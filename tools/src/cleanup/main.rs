@@ -7,6 +7,7 @@
 mod arguments;
 mod far;
 mod processes;
+mod remote_run;
 
 use arguments::Arguments;
 use clap::Parser;

@@ -3,6 +3,7 @@
 use crate::binding::Bind;
 use crate::variables::{self, Variable};
 use clap::{Parser, ValueEnum};
+use gaspi_tools::duration;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -129,7 +130,7 @@ pub(crate) struct Arguments {
 
     /// End the job after TIME: seconds, or with units as in 90s, 30m, 1h30m. Says what each rank
     /// was doing, then SIGTERM, and SIGKILL three seconds later; the exit status is 124
-    #[arg(long, value_name = "TIME", value_parser = duration)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
     pub(crate) timeout: Option<Duration>,
 
     /// Write the output of rank R to DIR/rank-R.out and DIR/rank-R.err instead of here, as it is
@@ -175,8 +176,9 @@ or qrsh of Grid Engine, where that is in PATH, all others by ssh.
 
 A rank that dies leaves the others running, as GASPI programs may go on without it; use
 --kill-on-failure to end the job instead, or --min-ranks if what is left may still succeed.
-Signals that gaspi_run gets go to all ranks; a second interrupt (Ctrl-C) kills them. If gaspi_run
-itself is killed, its ranks are killed too.
+Signals that gaspi_run gets go to all ranks; a second interrupt (Ctrl-C) kills them. If a rank fails
+after such a signal, --kill-on-failure and --min-ranks give the others three seconds to end by it.
+If gaspi_run itself is killed, its ranks are killed too.
 
 If a job hangs, send SIGUSR1 to gaspi_run (it is not passed on): a table on standard error says
 for every rank whether it has joined, in which call it sleeps, for how long, and where that can
@@ -213,31 +215,6 @@ fn ranks(text: &str) -> Result<u32, String> {
     }
 }
 
-/// A time such as "90", "0.5s", "1h30m".
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || {
-        "a time is a number of seconds, or numbers with the units s, m and h as in 1h30m".to_owned()
-    };
-    let mut total = Duration::ZERO;
-    let mut rest = text;
-    while !rest.is_empty() {
-        let end = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.');
-        let (number, unit) = rest.split_at(end.unwrap_or(rest.len()));
-        let factor = match unit.chars().next() {
-            None if number == text => 1.0,
-            Some('s') => 1.0,
-            Some('m') => 60.0,
-            Some('h') => 3600.0,
-            _ => return Err(wrong()),
-        };
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        let part = Duration::try_from_secs_f64(number * factor).map_err(|_| wrong())?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
-        rest = unit.get(1..).unwrap_or("");
-    }
-    if total.is_zero() { Err(wrong()) } else { Ok(total) }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -251,25 +228,6 @@ mod tests {
         assert!(!parsed.debug);
         let line = ["gaspi_run", "-n", "2", "--", "-odd-name", "x"];
         assert_eq!(Arguments::try_parse_from(line).expect("parsed").command, ["-odd-name", "x"]);
-    }
-
-    #[test]
-    fn times() {
-        let seconds = |text| duration(text).map(|time| time.as_secs_f64());
-        for (text, expected) in [
-            ("90", 90.0),
-            ("0.5", 0.5),
-            ("2s", 2.0),
-            ("3m", 180.0),
-            ("1h30m", 5400.0),
-            ("1h1m1s", 3661.0),
-        ] {
-            assert_eq!(seconds(text), Ok(expected), "{text}");
-        }
-        for text in ["", "0", "0s", "-1", "s", "1d", "1h30", "1..5", "1m m", "ä", "1e400", "9e99h"]
-        {
-            assert!(seconds(text).is_err(), "{text}");
-        }
     }
 
     #[test]

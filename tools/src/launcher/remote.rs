@@ -10,7 +10,7 @@ use crate::process::Ending;
 use crate::protocol::{self, Down, Up};
 use crate::refusal::{EXIT_HOST, Refusal};
 use crate::shell_process::ShellProcess;
-use crate::ssh_liveness::{self, Silence};
+use crate::ssh_liveness::Silence;
 use gaspi_core::bootstrap::RelayId;
 use gaspi_tools::remote_agent::{Opened, Opening, Tool};
 use gaspi_tools::remote_shell::RemoteShell;
@@ -367,10 +367,7 @@ impl Remote {
             return None;
         }
         let is_cut = match &self.way {
-            Way::Shell { process, .. } => {
-                let ssh = process.pid();
-                self.silence.is_cut(|| ssh_liveness::is_process_unanswered(ssh))
-            }
+            Way::Shell { process, .. } => self.silence.is_cut_from(process.pid()),
             Way::Called(liveness) => self.silence.is_cut(|| liveness.is_cut()),
             Way::Invited => false,
         };

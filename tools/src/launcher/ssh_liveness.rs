@@ -5,6 +5,10 @@
 //! probes a silent connection. /proc/net/tcp shows whether the kernel sends in vain. A stopped or
 //! starved process is not taken for dead: its machine still acknowledges, or announces a full
 //! window.
+//!
+//! Invariant: **no outage that has ended makes a machine lost** unless it lasted for nearly as long
+//! as a silent machine is waited for. The kernel asks ever more rarely, so that its question after
+//! the outage may be late.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -17,6 +21,61 @@ const ESTABLISHED: &str = "01";
 const SENT_AGAIN: &str = "01";
 const ASKED: &str = "04";
 
+/// How long a question needs to be without an answer.
+const CHANCE: Duration = Duration::from_millis(400);
+/// How old such a question may be when a machine counts as lost, unless it has been silent for
+/// twice as long as it is waited for.
+const RECENT: Duration = Duration::from_millis(1500);
+
+/// Questions of the kernel that are not answered, as looks at the connection show them.
+#[derive(Debug, Default)]
+struct Questions {
+    open: Option<Open>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    since: Instant,
+    count: u32,
+    /// When a look has shown one more; what the first one has shown may be old.
+    asked: Option<Instant>,
+    /// The same of the last one that could have been answered by now.
+    in_vain: Option<Instant>,
+}
+
+impl Questions {
+    /// A look shows that so many are open.
+    fn note(&mut self, count: Option<u32>, now: Instant) {
+        let Some(count) = count else {
+            self.open = None;
+            return;
+        };
+        // Fewer are those of another silence.
+        let same = self.open.filter(|open| open.count <= count);
+        let mut open = same.unwrap_or(Open { since: now, count, asked: None, in_vain: None });
+        if open.asked.is_some_and(|at| now - at >= CHANCE) {
+            open.in_vain = open.asked;
+        }
+        if open.count < count {
+            (open.count, open.asked) = (count, Some(now));
+        }
+        self.open = Some(open);
+    }
+
+    /// Since when questions are open.
+    fn since(&self) -> Option<Instant> {
+        self.open.map(|open| open.since)
+    }
+
+    /// Whether the machine is lost, which has been silent since then.
+    fn is_lost(&self, silent_since: Instant, patience: Duration, now: Instant) -> bool {
+        let Some(open) = self.open else { return false };
+        let silent = now.saturating_duration_since(silent_since);
+        let is_recent = open.in_vain.is_some_and(|at| now - at <= RECENT);
+        silent >= patience && is_recent || silent >= 2 * patience
+    }
+}
+
 /// The TCP connection that ssh came by.
 #[derive(Debug)]
 pub(crate) struct SshLiveness {
@@ -24,8 +83,7 @@ pub(crate) struct SshLiveness {
     ends: Option<(String, String)>,
     /// How long a silent machine is waited for.
     patience: Duration,
-    /// Since when bytes are being sent again.
-    since: Option<Instant>,
+    questions: Questions,
 }
 
 impl SshLiveness {
@@ -34,7 +92,7 @@ impl SshLiveness {
         let connection = std::env::var("SSH_CONNECTION").ok();
         let ends = connection.as_deref().and_then(ends);
         let patience = Duration::from_secs(crate::plan::DEAD_AFTER);
-        SshLiveness { ends, patience, since: None }
+        SshLiveness { ends, patience, questions: Questions::default() }
     }
 
     /// How long a silent machine is waited for.
@@ -45,15 +103,14 @@ impl SshLiveness {
     /// Whether the other machine has not answered for that long.
     pub(crate) fn is_cut(&mut self) -> bool {
         let Some((local, remote)) = &self.ends else { return false };
-        let unanswered = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].iter().any(|file| {
+        let open = ["/proc/self/net/tcp", "/proc/self/net/tcp6"].iter().find_map(|file| {
             let table = fs::read_to_string(file).unwrap_or_default();
-            table.lines().any(|line| is_unanswered(line, local, remote))
+            table.lines().find_map(|line| open_questions(line, local, remote))
         });
-        if !unanswered {
-            self.since = None;
-            return false;
-        }
-        self.since.get_or_insert_with(Instant::now).elapsed() >= self.patience
+        let now = Instant::now();
+        self.questions.note(open, now);
+        let since = self.questions.since();
+        since.is_some_and(|since| self.questions.is_lost(since, self.patience, now))
     }
 }
 
@@ -65,21 +122,28 @@ pub(crate) struct Silence {
     patience: Duration,
     /// When something came from there last.
     heard: Instant,
-    /// When to look at the socket next, and since when bytes are being sent again.
+    /// When to look at the socket next.
     look: Instant,
+    /// What looks at the socket of an ssh have shown.
+    questions: Questions,
+    /// Since when looks at an own socket have shown that it sends again and again.
     since: Option<Instant>,
 }
 
-/// How long before the patience ends the socket is looked at, how often, and how long it has to
-/// send again and again.
+/// How long nothing comes before the socket is looked at, how often that is done at first, how
+/// often later, and how long before the patience ends that is.
+const QUIET: Duration = Duration::from_millis(1500);
+const SELDOM: Duration = Duration::from_secs(1);
+const OFTEN: Duration = Duration::from_millis(200);
 const EARLY: Duration = Duration::from_millis(1500);
-const BETWEEN: Duration = Duration::from_millis(200);
+/// How long an own socket has to send again and again.
 const AGAIN: Duration = Duration::from_millis(800);
 
 impl Silence {
     pub(crate) fn new(patience: Duration) -> Silence {
         let heard = Instant::now();
-        Silence { patience, heard, look: heard + patience - EARLY.min(patience), since: None }
+        let look = heard + QUIET.min(patience.saturating_sub(EARLY));
+        Silence { patience, heard, look, questions: Questions::default(), since: None }
     }
 
     /// Something has come.
@@ -92,14 +156,42 @@ impl Silence {
         self.look
     }
 
-    /// Whether the machine has not answered for that long, over a connection that
-    /// `is_unanswered`.
-    pub(crate) fn is_cut(&mut self, is_unanswered: impl FnOnce() -> bool) -> bool {
+    /// Whether it is time to look, which is so once.
+    fn take_look_due(&mut self, now: Instant) -> bool {
+        let is_due = now >= self.look;
+        if is_due {
+            let often = self.heard + self.patience.saturating_sub(EARLY);
+            self.look = (now + SELDOM).min(often).max(now + OFTEN);
+        }
+        is_due
+    }
+
+    /// Whether the machine has not answered for that long over the connection of the process `ssh`.
+    /// One that has none of its own, since it goes through another process, is not judged.
+    pub(crate) fn is_cut_from(&mut self, ssh: i32) -> bool {
         let now = Instant::now();
-        if now < self.look {
+        if !self.take_look_due(now) {
             return false;
         }
-        self.look = now + BETWEEN;
+        let open = socket_of(ssh).and_then(|socket| open_questions_of(ssh, socket));
+        self.is_lost(open, now)
+    }
+
+    /// What a look says that has shown so many open questions. Those have come since the look
+    /// before; the agent may have been silent for longer, as a stopped one is.
+    fn is_lost(&mut self, open: Option<u32>, now: Instant) -> bool {
+        self.questions.note(open, now);
+        let Some(since) = self.questions.since() else { return false };
+        let silent_since = since.checked_sub(QUIET).unwrap_or(since).max(self.heard);
+        self.questions.is_lost(silent_since, self.patience, now)
+    }
+
+    /// The same over an own connection that `is_unanswered`.
+    pub(crate) fn is_cut(&mut self, is_unanswered: impl FnOnce() -> bool) -> bool {
+        let now = Instant::now();
+        if !self.take_look_due(now) {
+            return false;
+        }
         if !is_unanswered() {
             self.since = None;
             return false;
@@ -113,12 +205,6 @@ impl Silence {
         let seconds = self.heard.elapsed().as_secs();
         format!("its machine has not answered for {seconds} s")
     }
-}
-
-/// Whether the machine that the process `ssh` is connected with does not answer. One that has no
-/// connection of its own, since it goes through another process, is not judged.
-pub(crate) fn is_process_unanswered(ssh: i32) -> bool {
-    socket_of(ssh).is_some_and(|socket| is_socket_unanswered(ssh, socket))
 }
 
 /// The inodes of the sockets of a process by its descriptors, the one that was opened first in
@@ -157,12 +243,11 @@ fn line_of(table: &str, inode: u64) -> Option<&str> {
     })
 }
 
-fn is_socket_unanswered(pid: i32, inode: u64) -> bool {
+fn open_questions_of(pid: i32, inode: u64) -> Option<u32> {
     let table = table(pid);
-    let Some(line) = line_of(&table, inode) else { return false };
+    let line = line_of(&table, inode)?;
     let mut words = line.split_whitespace().skip(1);
-    let (Some(local), Some(remote)) = (words.next(), words.next()) else { return false };
-    is_unanswered(line, local, remote)
+    open_questions(line, words.next()?, words.next()?)
 }
 
 /// Local and remote address of "client port server port", as /proc spells them.
@@ -187,22 +272,21 @@ fn spelled(address: SocketAddr) -> String {
     format!("{text}:{:04X}", address.port())
 }
 
-/// Whether this line of /proc/net/tcp is the connection, with bytes that have to be sent again, or
-/// that cannot be sent though it was tried more than once. Questions about a full window are
+/// If this line of /proc/net/tcp is the connection, and the other machine does not answer: how
+/// often the same bytes were sent again, or could not be sent. Questions about a full window are
 /// answered, so that no more than one is open.
-fn is_unanswered(line: &str, local: &str, remote: &str) -> bool {
+fn open_questions(line: &str, local: &str, remote: &str) -> Option<u32> {
     let mut words = line.split_whitespace().skip(1);
     let mut next = || words.next().unwrap_or_default();
     let ends = matches(next(), local) && matches(next(), remote);
     let (state, _queues, timer, again, _user, asked) =
         (next(), next(), next(), next(), next(), next());
-    let (again, asked) = (u32::from_str_radix(again, 16), asked.parse::<u32>());
-    let unanswered = match timer.split(':').next() {
-        Some(SENT_AGAIN) => again.is_ok_and(|again| again > 0),
-        Some(ASKED) => asked.is_ok_and(|asked| asked > 1),
-        _ => false,
+    let open = match timer.split(':').next() {
+        Some(SENT_AGAIN) => u32::from_str_radix(again, 16).ok().filter(|again| *again > 0),
+        Some(ASKED) => asked.parse().ok().filter(|asked| *asked > 1),
+        _ => None,
     };
-    ends && state == ESTABLISHED && unanswered
+    open.filter(|_| ends && state == ESTABLISHED)
 }
 
 /// A listener for IPv6 has connections of IPv4 in its own spelling.
@@ -225,18 +309,97 @@ mod tests {
                  \x20   0        {asked} 99 1"
             )
         };
-        assert!(is_unanswered(&line("01", "00000004", 0), &local, &remote));
+        assert_eq!(open_questions(&line("01", "0000000A", 0), &local, &remote), Some(10));
         // The link of this machine is down, so that nothing is on its way.
-        assert!(is_unanswered(&line("04", "00000000", 6), &local, &remote));
+        assert_eq!(open_questions(&line("04", "00000000", 6), &local, &remote), Some(6));
         // On its way for the first time; a window that is full; another connection.
-        assert!(!is_unanswered(&line("01", "00000000", 0), &local, &remote));
-        assert!(!is_unanswered(&line("04", "00000003", 1), &local, &remote));
-        assert!(!is_unanswered(&line("01", "00000004", 0), &remote, &local));
+        assert_eq!(open_questions(&line("01", "00000000", 0), &local, &remote), None);
+        assert_eq!(open_questions(&line("04", "00000003", 1), &local, &remote), None);
+        assert_eq!(open_questions(&line("01", "00000004", 0), &remote, &local), None);
         let (local, remote) = ends("fd77::1 51234 fd77::2 22").expect("ends");
         assert_eq!(local, "000077FD000000000000000002000000:0016");
         assert!(remote.ends_with(":C822"));
         assert!(matches("0000000000000000FFFF000002004D0A:0016", "02004D0A:0016"));
         assert!(ends("").is_none() && ends("UNKNOWN 65535 UNKNOWN 65535").is_none());
+    }
+
+    /// After how many ms a machine is lost that is waited for with 5 s, though questions are asked
+    /// at these times, of which all before `answers` are in vain; looks are so many ms apart.
+    fn lost_after(asked: &[u64], answers: Option<u64>, apart: u64) -> Option<u64> {
+        let (start, patience) = (Instant::now(), Duration::from_secs(5));
+        let mut questions = Questions::default();
+        let looks = (0..30_000).step_by(apart as usize);
+        let mut looks = looks.skip(1).map(|at| (at, start + Duration::from_millis(at)));
+        let is_answered =
+            |now| answers.is_some_and(|from| asked.iter().any(|at| *at >= from && *at <= now));
+        let lost = looks.find(|(at, now)| {
+            let open = asked.iter().filter(|asked| *asked <= at).count() as u32;
+            questions.note((open > 0 && !is_answered(*at)).then_some(open), *now);
+            questions.is_lost(start, patience, *now)
+        });
+        lost.map(|(at, _)| at)
+    }
+
+    #[test]
+    fn a_machine_is_lost_when_a_late_question_is_not_answered() {
+        // As the kernel sends bytes again.
+        let again = [200, 600, 1400, 3000, 6200, 12_600];
+        for apart in [200, 1000] {
+            let lost = lost_after(&again, None, apart).expect("lost");
+            assert!((6600..=8000).contains(&lost), "{lost}");
+            // An outage of 3.1 s and one of 6.1 s, which the question after it ends.
+            assert_eq!(lost_after(&again, Some(3100), apart), None);
+            assert_eq!(lost_after(&again, Some(6100), apart), None);
+            // Asked every second.
+            let each_second: Vec<u64> = (1..30).map(|second| second * 1000 - 100).collect();
+            let lost = lost_after(&each_second, None, apart).expect("lost");
+            assert!((5000..6500).contains(&lost), "{lost}");
+            // Nothing is asked any more.
+            assert_eq!(lost_after(&again[..4], None, apart), Some(10_000));
+        }
+    }
+
+    #[test]
+    fn an_agent_that_is_silent_for_long_makes_no_short_outage_a_long_one() {
+        let patience = Duration::from_secs(5);
+        let mut silence = Silence::new(patience);
+        let at = |ms| silence.heard + Duration::from_millis(ms);
+        let looks: Vec<Instant> = (0..200).map(|look| at(1500 + 200 * look)).collect();
+        let outage = at(20_000);
+        let mut lost = looks.into_iter().filter(|now| {
+            // Asked each second, from the outage on.
+            let open = now.checked_duration_since(outage).map(|since| 1 + since.as_secs() as u32);
+            silence.is_lost(open, *now)
+        });
+        let after = lost.next().expect("lost") - outage;
+        assert!((patience - QUIET..patience + RECENT).contains(&after), "{after:?}");
+    }
+
+    #[test]
+    fn looks_are_rare_at_first() {
+        let mut silence = Silence::new(Duration::from_secs(5));
+        let (heard, mut looks) = (silence.heard, Vec::new());
+        for ms in 0..4000 {
+            if silence.take_look_due(heard + Duration::from_millis(ms)) {
+                looks.push(ms);
+            }
+        }
+        assert_eq!(looks, [1500, 2500, 3500, 3700, 3900]);
+    }
+
+    #[test]
+    fn fewer_questions_belong_to_another_silence() {
+        let mut questions = Questions::default();
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        for (count, ms) in [(4, 0), (5, 1000), (1, 2000), (1, 3000)] {
+            questions.note(Some(count), at(ms));
+        }
+        assert_eq!(questions.since(), Some(at(2000)));
+        assert!(!questions.is_lost(at(0), Duration::from_secs(2), at(3000)));
+        questions.note(None, at(4000));
+        assert!(questions.since().is_none());
+        assert!(!questions.is_lost(at(0), Duration::ZERO, at(4000)));
     }
 
     #[test]
@@ -246,7 +409,8 @@ mod tests {
         let client = std::net::TcpStream::connect(address).expect("client");
         let other = client.local_addr().expect("address");
         let ends = Some((spelled(address), spelled(other)));
-        let mut ssh_liveness = SshLiveness { ends, patience: Duration::ZERO, since: None };
+        let (patience, questions) = (Duration::ZERO, Questions::default());
+        let mut ssh_liveness = SshLiveness { ends, patience, questions };
         assert!(!ssh_liveness.is_cut());
         let table = fs::read_to_string("/proc/self/net/tcp").expect("table");
         let (local, remote) = ssh_liveness.ends.expect("ends");
@@ -270,14 +434,14 @@ mod tests {
             line_of(&table, *inode).is_some_and(|line| line.contains(&format!(":{port:04X} 0")))
         };
         let inode = sockets(own).into_iter().find(mine).expect("its line");
-        assert!(!is_socket_unanswered(own, inode));
+        assert_eq!(open_questions_of(own, inode), None);
         let mut sleeper = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         assert_eq!(socket_of(sleeper.id() as i32), None);
         // However long it is silent.
         let mut silence = Silence::new(Duration::ZERO);
-        let sleeper_pid = sleeper.id() as i32;
-        assert!(!silence.is_cut(|| is_process_unanswered(sleeper_pid)));
-        assert!(!silence.is_cut(|| is_process_unanswered(own)));
+        assert!(!silence.is_cut_from(sleeper.id() as i32));
+        silence.note_heard();
+        assert!(!silence.is_cut_from(own));
         sleeper.kill().and_then(|()| sleeper.wait()).expect("its end");
         drop(client);
     }

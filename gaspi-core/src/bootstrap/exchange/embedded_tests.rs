@@ -5,17 +5,20 @@ use super::*;
 use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::auth::Key;
 use crate::bootstrap::cards::tests::all;
+use crate::bootstrap::cards::{Cards, Image};
 use crate::bootstrap::exchange::hub_access::{PATIENCE, PORTS, TRIES, derived_ports};
+use crate::bootstrap::exchange::message::{CPU_WORDS_MAX, Join, Message};
 use crate::bootstrap::exchange::relay_listener::UNAUTHENTICATED_MAX;
+use crate::bootstrap::exchange::relay_protocol::{self, RelayDecoder, ToHub, ToRelay};
 use crate::bootstrap::exchange::tests::{GUARD, card, client, unique};
 use crate::bootstrap::job::HubLocation;
 use crate::bootstrap::system;
-use crate::bootstrap::{Client, Table};
+use crate::bootstrap::{Card, Client, Table};
 use crate::config::Config;
 use crate::ids::Rank;
 use crate::os::{socket, tcp};
 use crate::timeout::{Deadline, Timeout};
-use crate::wire::handshake::{self, HUB, Secret, job_name};
+use crate::wire::handshake::{self, HUB, Peer, Purpose, Secret, State, job_name};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -204,8 +207,13 @@ fn listeners_at_a_named_port_are_told_apart() {
     assert!(text.contains("speaks version 10"), "{text}");
 }
 
-/// The hub's machine, served by a thread; its ranks come as those of a launcher.
-fn with_hub(id: &str, size: u32, test: impl FnOnce(SocketAddr, &(dyn Fn(u16) -> Job + Sync))) {
+/// The hub's machine, served by a thread; its ranks come as those of a launcher. Returns what the
+/// test has returned, once the hub is done.
+fn with_hub<T>(
+    id: &str,
+    size: u32,
+    test: impl FnOnce(SocketAddr, &(dyn Fn(u16) -> Job + Sync)) -> T,
+) -> T {
     let name = format!("gaspi-test-{id}-hub");
     let listener = socket::listen(&name).expect("listener");
     let mut embedded =
@@ -214,19 +222,22 @@ fn with_hub(id: &str, size: u32, test: impl FnOnce(SocketAddr, &(dyn Fn(u16) -> 
     let place = tcp::local_address(relays.listeners[0].as_fd()).expect("address");
     thread::scope(|scope| {
         let server = scope.spawn(move || {
+            let guard = GUARD.deadline();
             while !embedded.finished() {
+                assert!(!guard.passed(), "the hub is not done");
                 embedded.serve();
                 let (fds, limit) = embedded.watches();
                 let tick = limit.unwrap_or(PATIENCE).min(Duration::from_millis(20));
                 system::wait(&fds, Deadline::Never, Some(tick));
             }
         });
-        test(place, &|rank| {
+        let outcome = test(place, &|rank| {
             let server = ServerLocation::Launcher(name.clone());
             Job { server, ..job(id, (rank, size), 0, None) }
         });
         server.join().expect("hub");
-    });
+        outcome
+    })
 }
 
 #[test]
@@ -259,6 +270,69 @@ fn strangers_do_not_disturb_the_meeting() {
         strangers[3].read_to_end(&mut answer).expect("refusal");
         assert_eq!(&answer[..4], b"GASP");
     });
+}
+
+/// A relay that has met the hub at `place`.
+fn relay(job: &Job, place: SocketAddr) -> TcpStream {
+    let ServerLocation::OverHosts { hub, .. } = &job.server else { panic!("one host") };
+    let access = HubAccess::new(job, hub).expect("access");
+    let to = Peer { rank: HUB, purpose: Purpose::Meeting };
+    let (_, mut handshake) = access.client(job.rank.0.into(), to).expect("handshake");
+    let mut stream = TcpStream::connect(place).expect("connection");
+    while handshake.wants() > 0 || !handshake.output().is_empty() {
+        stream.write_all(handshake.output()).expect("write");
+        handshake.sent(handshake.output().len());
+        let mut answer = vec![0; handshake.wants()];
+        stream.read_exact(&mut answer).expect("answer");
+        handshake.receive(&answer);
+    }
+    assert!(matches!(handshake.state(), State::Done(_)), "{:?}", handshake.state());
+    stream
+}
+
+/// What a relay is told until it has the table: the cards of all ranks.
+fn table_of(stream: &mut TcpStream) -> Cards {
+    let (mut frames, mut image) = (RelayDecoder::default(), Vec::new());
+    let mut bytes = vec![0; 1 << 16];
+    loop {
+        match frames.next().expect("frame") {
+            Some(ToRelay::Cards(part)) => image.extend(part),
+            Some(ToRelay::Table { last: true, .. }) => break,
+            Some(_) => {}
+            None => match stream.read(&mut bytes).expect("more") {
+                0 => panic!("closed after {} bytes of cards", image.len()),
+                count => frames.feed(&bytes[..count]),
+            },
+        }
+    }
+    Cards::new(Image::Own(image.into())).expect("cards")
+}
+
+/// A relay that is stopped reads nothing: the hub does not wait for it, and it finds its table when
+/// it goes on.
+#[test]
+fn a_relay_that_does_not_read_holds_up_nobody_and_gets_its_table() {
+    /// All have masks of cores that no other has, so that the table is larger than what the
+    /// kernels of both sides take: 8 MiB.
+    const SIZE: u32 = 1025;
+    let id = unique("stopped");
+    let (table, mut stream) = with_hub(&id, SIZE, |place, local| {
+        let behind = |rank| job(&id, (rank, SIZE), 1, None);
+        let mut stream = relay(&behind(1), place);
+        stream.write_all(&ToHub::Hello { version: relay_protocol::VERSION }.encode()).expect("hub");
+        for rank in 1..SIZE as u16 {
+            let mask = (0..CPU_WORDS_MAX as u64).map(|word| word << 16 | u64::from(rank));
+            let card = Card { cpus: mask.collect(), ..card(&behind(rank)) };
+            let agreed = Config::default().agreed().map(|(name, value)| (name.to_owned(), value));
+            let join = Join { job: id.clone(), size: SIZE, agreed: agreed.into(), card };
+            let (connection, message) = (rank.into(), Message::Join(join));
+            stream.write_all(&ToHub::Relayed { connection, message }.encode()).expect("hub");
+        }
+        (client(&local(0)).poll(GUARD.deadline()).expect("table"), stream)
+    });
+    // The hub is done by now.
+    stream.set_read_timeout(Some(GUARD.deadline().remaining().expect("guard"))).expect("guard");
+    assert_eq!(all(&table_of(&mut stream)), all(&table.cards));
 }
 
 #[test]

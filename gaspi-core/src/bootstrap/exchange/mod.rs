@@ -10,7 +10,8 @@
 //!
 //! In a job over several machines there is a server on each. One of them is the *hub*, which
 //! decides; the others are *relays*, which speak the [`relay_protocol`] with it. A relay of a job
-//! by hand finds its hub by [`discovery`]; the hub lets relays in through a [`relay_listener`].
+//! by hand finds its hub by [`discovery`]; the hub lets relays in through a [`relay_listener`], and
+//! leaves those that are slow to hear its last words to a thread ([`farewell`]).
 //!
 //! Processes that gaspi_run has started on other hosts may call it back ([`callback`]).
 //!
@@ -23,6 +24,7 @@ mod credential;
 mod discovery;
 mod embedded;
 pub(super) mod encoding;
+mod farewell;
 mod hub_access;
 mod hub_lookup;
 mod local_connection;

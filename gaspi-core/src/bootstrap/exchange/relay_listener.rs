@@ -5,8 +5,9 @@
 //! [`UNAUTHENTICATED_MAX`] connections at once.
 
 use super::credential;
+use super::farewell::{self, Relays};
 use super::hub_access::{HubAccess, PATIENCE};
-use super::server::{RelayId, Server};
+use super::server::Server;
 use super::tcp_connection::{TcpConnection, continue_handshake, receive};
 use crate::bootstrap::addresses::{self, Audience};
 use crate::error::{Error, Result};
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// Connections that have not proved anything yet.
 pub(super) const UNAUTHENTICATED_MAX: usize = 64;
-/// How long the last words to a machine that does not close may take.
+/// How long the rank of the hub waits, once the exchange is over, for relays that do not close.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// A connection that has not proved anything yet.
@@ -103,11 +104,11 @@ pub(super) struct RelayListener {
     /// Given up to turn a connection away when descriptors have run out.
     reserve: Option<OwnedFd>,
     unauthenticated: Vec<Unauthenticated>,
-    streams: Vec<(RelayId, TcpConnection)>,
+    streams: Relays,
     /// Which connection was refused last, and why.
     pub(super) last_error: Option<String>,
-    /// Since when the exchange is over and all was sent.
-    quiet: Option<Instant>,
+    /// When relays that have not closed are left to a thread, since the exchange is over.
+    leave_at: Option<Instant>,
 }
 
 impl RelayListener {
@@ -129,7 +130,7 @@ impl RelayListener {
                         unauthenticated: Vec::new(),
                         streams: Vec::new(),
                         last_error: None,
-                        quiet: None,
+                        leave_at: None,
                     });
                 }
                 Err(error) => last = Some(error),
@@ -173,9 +174,20 @@ impl RelayListener {
             stream.flush();
         }
         self.streams.retain(|(_, stream)| stream.ended().is_none());
-        let sent = self.streams.iter().all(|(_, stream)| !stream.is_pending());
-        if server.is_over() && sent {
-            self.quiet.get_or_insert_with(Instant::now);
+        if server.is_over() {
+            self.leave();
+        }
+    }
+
+    /// The exchange is over: waits for the relays to close, but not for long.
+    fn leave(&mut self) {
+        let now = Instant::now();
+        if now < *self.leave_at.get_or_insert(now + FAREWELL) || self.streams.is_empty() {
+            return;
+        }
+        if let Err(error) = farewell::leave_to_thread(&mut self.streams) {
+            log::warn!("proc_init: waiting for the other hosts to take their tables: {error}");
+            self.leave_at = Some(now + FAREWELL);
         }
     }
 
@@ -240,9 +252,9 @@ impl RelayListener {
         }
     }
 
-    /// Whether the other machines have their outcome. One that is stopped is not waited for long.
+    /// Whether the other machines have their outcome, or are left to a thread.
     pub(super) fn is_done(&self) -> bool {
-        self.streams.is_empty() || self.quiet.is_some_and(|since| since.elapsed() >= FAREWELL)
+        self.streams.is_empty()
     }
 
     pub(super) fn watches<'a>(&'a self, fds: &mut Vec<(BorrowedFd<'a>, bool)>) -> Option<Duration> {
@@ -255,9 +267,9 @@ impl RelayListener {
         fds.extend(self.streams.iter().map(|(_, stream)| (stream.as_fd(), stream.is_pending())));
         let now = Instant::now();
         let unauthenticated = self.unauthenticated.iter().map(|peer| peer.until);
-        let farewell = self.quiet.map(|since| since + FAREWELL);
+        let leave = self.leave_at.filter(|_| !self.streams.is_empty());
         let look = self.streams.iter().filter_map(|(_, stream)| stream.look_at());
-        let next = unauthenticated.chain(farewell).chain(look).min()?;
+        let next = unauthenticated.chain(leave).chain(look).min()?;
         Some(next.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 }

@@ -103,14 +103,33 @@ impl Running {
         let ordered = self.shutdown.is_ordered();
         let after = self.startup.age();
         self.records.note_end(End { rank, pid, ending, ordered, after });
-        let undisturbed = !self.shutdown.has_begun() && !self.records.all_have_ended();
+        let ends = self.shutdown.is_ordered() || self.shutdown.is_forced();
         let hopeless = self.plan.needed.is_some_and(|needed| self.records.hopeful() < needed);
-        if ending.failed() && hopeless && undisturbed {
-            let option = match self.plan.needed {
-                Some(needed) if self.plan.may_lose => format!("--min-ranks {needed}"),
-                _ => "--kill-on-failure".to_owned(),
-            };
-            self.end_job(&format!("rank {rank} failed: ending the job ({option})"));
+        if !ending.failed() || !hopeless || ends || self.records.all_have_ended() {
+            return;
+        }
+        if self.shutdown.has_begun() {
+            // The others have got the same signal of the user, and may be about to end.
+            self.shutdown.await_rest(rank);
+        } else {
+            self.end_for(rank);
+        }
+    }
+
+    /// Ends the job since this rank has failed.
+    fn end_for(&mut self, rank: usize) {
+        let option = match self.plan.needed {
+            Some(needed) if self.plan.may_lose => format!("--min-ranks {needed}"),
+            _ => "--kill-on-failure".to_owned(),
+        };
+        self.end_job(&format!("rank {rank} failed: ending the job ({option})"));
+    }
+
+    /// Ends the job if a rank has failed and others do not end by a signal of the user.
+    pub(super) fn end_rest(&mut self) {
+        let fatal = self.shutdown.take_rest_due();
+        if let Some(rank) = fatal.filter(|_| !self.records.all_have_ended()) {
+            self.end_for(rank);
         }
     }
 

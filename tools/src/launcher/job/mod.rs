@@ -311,6 +311,7 @@ impl Running {
         if self.shutdown.time_limit.take_due() {
             self.time_out();
         }
+        self.end_rest();
         if self.shutdown.take_kill_due() {
             self.signal_all(libc::SIGKILL);
         }
