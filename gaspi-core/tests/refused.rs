@@ -309,13 +309,17 @@ fn a_full_queue_of_staged_requests_is_refused_at_once() {
 }
 
 fn targets_are_deleted_while_requests_are_under_way() {
-    /// Long enough for the delete to come in the midst of the first write.
+    /// Long enough for the delete to come in the midst of the requests, unless the thread that
+    /// deletes has to wait for a core.
     const LONG: usize = 32 << 20;
+    const ENOUGH: usize = 8;
     refuse();
-    for _ in 0..8 {
+    let mut rounds_in_midst = 0;
+    for round in 0.. {
+        assert!(round < 20 * ENOUGH, "the delete came {rounds_in_midst} times in the midst");
         // Once for the posts, once for the delete.
         let both = Barrier::new(2);
-        run(2, |rt| {
+        let in_midst = run(2, |rt| {
             let memory = Memory::bind_len(rt, LONG);
             if rt.rank() == Rank(1) {
                 both.wait();
@@ -328,6 +332,7 @@ fn targets_are_deleted_while_requests_are_under_way() {
                 both.wait();
                 meet(rt);
                 assert_eq!(std::hint::black_box(&memory.0).last().copied(), last, "a stray write");
+                false
             } else {
                 rt.segment_write(OWN, 0, &vec![0x11; LONG]).expect("inside");
                 for _ in 0..3 {
@@ -335,12 +340,16 @@ fn targets_are_deleted_while_requests_are_under_way() {
                     rt.read(&out(Rank(1), 0, 4096), Q0, LIMIT).expect("read");
                 }
                 both.wait();
-                match rt.wait(Q0, LIMIT) {
+                let in_midst = match rt.wait(Q0, LIMIT) {
                     Err(Error::RequestFailed { reason, .. }) => {
                         assert!(reason.contains("deleted"), "{reason}");
+                        true
                     }
-                    other => panic!("{other:?}"),
-                }
+                    other => {
+                        assert_eq!(other, Ok(()));
+                        false
+                    }
+                };
                 rt.queue_purge(Q0, LIMIT).expect("purge");
                 rt.wait(Q0, LIMIT).expect("clean");
                 both.wait();
@@ -349,8 +358,13 @@ fn targets_are_deleted_while_requests_are_under_way() {
                 rt.queue_purge(Q0, LIMIT).expect("purge");
                 meet(rt);
                 memory.unbind(rt);
+                in_midst
             }
         });
+        rounds_in_midst += usize::from(in_midst.contains(&true));
+        if rounds_in_midst == ENOUGH {
+            return;
+        }
     }
 }
 
