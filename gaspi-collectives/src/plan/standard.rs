@@ -25,6 +25,9 @@ pub(crate) struct StandardKey {
     pub(crate) element_bytes: u64,
     /// Whether a function of the program combines, which may fail.
     pub(crate) user: bool,
+    /// Whether leaders of nodes tell each other what all have staged: slices would go from each
+    /// rank to each of other nodes.
+    pub(crate) by_leaders: bool,
 }
 
 impl StandardKey {
@@ -38,7 +41,10 @@ impl StandardKey {
         let saved = self.bytes().saturating_mul(u64::from(self.size).saturating_sub(3));
         if self.user {
             Algorithm::CopyInCopyOut
-        } else if saved > SLICED_SAVES_BYTES_MIN && self.fits(Algorithm::SlicedCopy) {
+        } else if saved > SLICED_SAVES_BYTES_MIN
+            && !self.by_leaders
+            && self.fits(Algorithm::SlicedCopy)
+        {
             Algorithm::SlicedCopy
         } else if self.bytes() <= LINE_BYTES {
             Algorithm::Inline

@@ -7,7 +7,9 @@ use crate::steps::Carry;
 const STAGE: u64 = STAGE_BYTES as u64;
 
 fn keys(size: u32, count: u64, element_bytes: u64, user: bool) -> Vec<StandardKey> {
-    (0..size).map(|me| StandardKey { me, size, count, element_bytes, user }).collect()
+    (0..size)
+        .map(|me| StandardKey { me, size, count, element_bytes, user, by_leaders: false })
+        .collect()
 }
 
 fn call(keys: &[StandardKey]) -> Call {
@@ -120,9 +122,12 @@ fn all_choose_the_same_and_ask_for_no_more_than_there_is() {
                 count,
                 element_bytes: 8,
                 user: false,
+                by_leaders: false,
             });
             let [first, last] = keys.map(|key| key.algorithm());
             assert_eq!(first, last);
+            let told = StandardKey { by_leaders: true, ..keys[0] }.algorithm();
+            assert_eq!(told == first, first != Algorithm::SlicedCopy, "slices would go to each");
             match first {
                 Algorithm::Inline => assert!(count * 8 <= LINE_BYTES),
                 Algorithm::CopyInCopyOut => assert!(count * 8 > LINE_BYTES),
@@ -141,7 +146,8 @@ fn what_one_arrival_does_has_one_in_its_steps() {
     for size in [2, 3, 5] {
         for count in [1, 6, 7, 255, 2048, 2049, 100_000] {
             for user in [false, true] {
-                let key = StandardKey { me: 1, size, count, element_bytes: 8, user };
+                let key =
+                    StandardKey { me: 1, size, count, element_bytes: 8, user, by_leaders: false };
                 let steps = key.steps().unwrap();
                 let arrivals: Vec<_> =
                     steps.iter().filter(|step| matches!(step, Step::Arrive(_))).collect();
@@ -162,7 +168,8 @@ fn what_one_arrival_does_has_one_in_its_steps() {
 #[test]
 fn failures_are_heard_of_after_the_last_reduction() {
     for count in [1, 2048, 2049, 5000] {
-        let key = StandardKey { me: 1, size: 3, count, element_bytes: 8, user: true };
+        let key =
+            StandardKey { me: 1, size: 3, count, element_bytes: 8, user: true, by_leaders: false };
         let steps = key.steps().unwrap();
         let last = [Step::Arrive(Carry::Nothing), Step::AwaitAll];
         assert_eq!(steps[steps.len() - 2..], last);
@@ -177,7 +184,14 @@ fn long_calls_are_carried_out_in_pieces() {
     for size in [2, 3, 4, 64, 1000] {
         for element_bytes in [1, 8, 1000, STAGE] {
             for user in [false, true] {
-                let key = StandardKey { me: 0, size, count: 1 << 31, element_bytes, user };
+                let key = StandardKey {
+                    me: 0,
+                    size,
+                    count: 1 << 31,
+                    element_bytes,
+                    user,
+                    by_leaders: false,
+                };
                 let piece = key.piece();
                 assert!(piece * element_bytes >= STAGE, "{key:?}");
                 let steps = StandardKey { count: piece, ..key }.steps().unwrap();

@@ -3,7 +3,9 @@
 mod run;
 mod signature;
 
-use gaspi_core::{CallKey, CallKind, Error, GroupCall, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{
+    CallKey, CallKind, Error, GroupCall, GroupId, Result, Runtime, STAGE_BYTES, Timeout,
+};
 
 use crate::datatype::{DataType, Element, Operation};
 use crate::exec::buffers::Buffers;
@@ -209,5 +211,7 @@ unsafe fn buffers(send: *const u8, receive: *mut u8, bytes: u64) -> Buffers<'sta
 /// The key of a call's plan, for elements of that size.
 fn key_of(call: &GroupCall<'_>, count: u64, element_bytes: u64, user: bool) -> StandardKey {
     let (me, size) = (call.me() as u32, call.ranks().len() as u32);
-    StandardKey { me, size, count, element_bytes, user }
+    let bytes = count.saturating_mul(element_bytes);
+    let by_leaders = bytes <= STAGE_BYTES as u64 && call.leaders_tell(bytes as usize);
+    StandardKey { me, size, count, element_bytes, user, by_leaders }
 }

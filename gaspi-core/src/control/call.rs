@@ -186,6 +186,14 @@ impl GroupCall<'_> {
         Arrival { group: self.group, step, signature, words, stage }
     }
 
+    /// Whether leaders of nodes tell each other what all members have staged, so many bytes each.
+    /// Else, between nodes, each member sends that to each.
+    pub fn leaders_tell(&self, staged: usize) -> bool {
+        let leaders = self.state.committed.as_ref().and_then(|c| c.leaders.as_ref());
+        let width = LineWidth { words: 0, staged: staged.div_ceil(size_of::<u64>()) };
+        leaders.is_some_and(|leaders| leaders.may_tell(width))
+    }
+
     /// The leaders by which the present step goes, and how long lines are.
     #[inline]
     pub(super) fn by_leaders(&self) -> Option<(&Leaders, LineWidth)> {

@@ -27,7 +27,7 @@ pub(crate) mod route;
 mod schedule;
 
 use crate::bootstrap::Cards;
-use crate::ids::Rank;
+use crate::ids::{GroupId, Rank};
 use crate::os::affinity;
 use crate::policy::rank_tree::RankTree;
 use crate::remote_arrivals::incarnation;
@@ -139,9 +139,8 @@ impl<'a> Places<'a> {
         is_crowded(self.cards, self.ranks)
     }
 
-    /// The leaders as the member `me` sees them.
-    fn leaders(self, me: usize) -> Leaders {
-        let room = lines_bytes(self.cards.len()) / size_of::<u64>();
+    /// The leaders as the member `me` sees them, with room for so many words of lines.
+    fn leaders(self, me: usize, room: usize) -> Leaders {
         let is_tree = self.count > 2 && self.is_crowded();
         Leaders::new(self.ranks, self.node_of, me, (is_tree, room))
     }
@@ -149,16 +148,22 @@ impl<'a> Places<'a> {
 
 impl Leaders {
     /// Those of a group, if they save messages; all members come to the same.
-    pub(crate) fn of(cards: &Cards, ranks: &Arc<[Rank]>, me: usize) -> Option<Leaders> {
+    pub(crate) fn of(
+        cards: &Cards,
+        ranks: &Arc<[Rank]>,
+        me: usize,
+        group: GroupId,
+    ) -> Option<Leaders> {
         let places = Places::of(cards, ranks);
-        places.leaders_save().then(|| places.leaders(me))
+        let room = lines_bytes(cards.len(), group.index()) / size_of::<u64>();
+        places.leaders_save().then(|| places.leaders(me, room))
     }
 
     /// The messages of a commit of the member `me`, if they are fewer than those of each to each.
     pub(crate) fn route_of(cards: &Cards, ranks: &Arc<[Rank]>, me: usize) -> Option<Route> {
         let places = Places::of(cards, ranks);
         let saves = if places.count == 1 { ranks.len() > FEW } else { places.leaders_save() };
-        saves.then(|| places.leaders(me).route(me)).flatten()
+        saves.then(|| places.leaders(me, 0).route(me)).flatten()
     }
 
     pub(crate) fn new(

@@ -241,7 +241,7 @@ impl Inner {
         let step = first_step(incarnation);
         state.former = None;
         let ranks: Arc<[Rank]> = ranks.into();
-        let leaders = self.leaders_of(&ranks, me).map(Arc::new);
+        let leaders = self.leaders_of(&ranks, me, group).map(Arc::new);
         self.control.steps.of(group).committed(incarnation, leaders.clone());
         let early = self.control.remote_arrivals.committed(group, incarnation);
         early.into_iter().for_each(|onward| self.pass_on(onward));
@@ -253,8 +253,8 @@ impl Inner {
         Ok(())
     }
 
-    fn leaders_of(&self, ranks: &[Rank], me: usize) -> Option<Leaders> {
-        Leaders::of(&self.ranks.cards, &ranks.into(), me)
+    fn leaders_of(&self, ranks: &[Rank], me: usize, group: GroupId) -> Option<Leaders> {
+        Leaders::of(&self.ranks.cards, &ranks.into(), me, group)
     }
 
     fn standing(&self, group: GroupId) -> Standing {

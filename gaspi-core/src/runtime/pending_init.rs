@@ -276,7 +276,7 @@ impl PendingInit {
             Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.stream.sets.wakeup));
         let leaders = initial.as_ref().and_then(|(_, members)| {
             let members = members.as_slice().into();
-            Leaders::of(&ranks.cards, &members, self.job.rank.index()).map(Arc::new)
+            Leaders::of(&ranks.cards, &members, self.job.rank.index(), GroupId::ALL).map(Arc::new)
         });
         let inner = Arc::new(Inner {
             process: std::process::id(),

@@ -16,7 +16,8 @@
 //! passive slots    p * p * 64             by receiver, then sender
 //! passive outbox   p * 64 * 65536         by sender
 //! staging          p * g * 2 * 16384
-//! lines            p * g * 2 * max(min(n, 64) * 2048, n * 48)
+//! lines            p * 2 * (g - 1) * max(min(n, 64) * 2048, n * 48), and for the group of all
+//!                  p * 2 * min(n * 2048, 65535 * 48) in front of each rank's
 //! arenas           p * 4102 MiB or more   behind the rest for p = n
 //! ```
 //!
@@ -44,20 +45,21 @@ pub(crate) const LIVENESS_BYTES: usize = 4;
 pub const STAGE_BYTES: usize = 16384;
 /// Bytes of a member's line that there is room for: 255 elements of the standard's all-reduces.
 const LINE_BYTES: usize = 2048;
-/// Members for which there is room for lines of that size; more have shorter ones.
+/// Members for which there is room for lines of that size, where a group is not that of all; more
+/// have shorter ones.
 const LINES_MEMBERS: usize = 64;
 /// Bytes of a member's line that there is room for in any job: the words of an arrival slot.
 const SHORT_LINE_BYTES: usize = 48;
-/// Bytes of the lines of a step at most.
-pub(crate) const LINES_BYTES_MAX: usize = lines_bytes(RANKS_MAX);
 /// Ranks of a job at most.
 const RANKS_MAX: usize = u16::MAX as usize;
+/// Bytes of the lines of a step at most.
+pub(crate) const LINES_BYTES_MAX: usize = RANKS_MAX * SHORT_LINE_BYTES;
 
-/// Bytes of the lines of a step that there is room for in a job of so many ranks.
-pub(crate) const fn lines_bytes(ranks: usize) -> usize {
-    let long = (if ranks < LINES_MEMBERS { ranks } else { LINES_MEMBERS }) * LINE_BYTES;
-    let short = ranks * SHORT_LINE_BYTES;
-    if long > short { long } else { short }
+/// Bytes of the lines of a step that there is room for in a group of a job of so many ranks. The
+/// first one, of all, is there from the start.
+pub(crate) fn lines_bytes(ranks: usize, group: usize) -> usize {
+    let members = if group == 0 { ranks } else { ranks.min(LINES_MEMBERS) };
+    (members * LINE_BYTES).min(LINES_BYTES_MAX).max(ranks * SHORT_LINE_BYTES)
 }
 
 /// Passive messages that one rank can have under way at once.
@@ -106,7 +108,7 @@ impl SharedLayout {
 
     /// The size of all.
     pub(crate) fn bytes(self) -> u64 {
-        let lines = self.locals * self.groups * 2 * self.lines_bytes();
+        let lines = self.locals * self.lines_of_rank();
         (self.all_lines() + lines).next_multiple_of(PAGE)
     }
 
@@ -162,12 +164,21 @@ impl SharedLayout {
     /// Where a leader publishes the lines of all members at a step.
     #[inline]
     pub(crate) fn lines(self, place: Place, group: usize, parity: usize) -> u64 {
-        self.all_lines() + self.of_step(place, group, parity) * self.lines_bytes()
+        let before = match group {
+            0 => 0,
+            _ => 2 * self.lines_bytes(0) + 2 * (group as u64 - 1) * self.lines_bytes(group),
+        };
+        let of_parity = parity as u64 * self.lines_bytes(group);
+        self.all_lines() + u64::from(place.0) * self.lines_of_rank() + before + of_parity
     }
 
-    #[inline]
-    fn lines_bytes(self) -> u64 {
-        lines_bytes(self.ranks as usize) as u64
+    fn lines_bytes(self, group: usize) -> u64 {
+        lines_bytes(self.ranks as usize, group) as u64
+    }
+
+    /// Bytes of the lines that a rank publishes as a leader.
+    fn lines_of_rank(self) -> u64 {
+        2 * (self.lines_bytes(0) + (self.groups - 1) * self.lines_bytes(1))
     }
 
     /// One word for each rank.
@@ -258,6 +269,7 @@ mod tests {
         let outboxes: u64 = 393_216;
         let stages = outboxes + 5 * 64 * 65536;
         let lines: u64 = stages + 5 * 3 * 2 * 16384;
+        let of_rank = 2 * (143_360 + 2 * 131_072);
         let expected = [
             64 * 4096,
             arrival_slots + 193 * 2 * 64,
@@ -268,8 +280,8 @@ mod tests {
             passive_slots + 22 * 64,
             outboxes + (4 * 64 + 63) * 65536,
             stages + 27 * 16384,
-            lines + 27 * 131_072,
-            (lines + 30 * 131_072).next_multiple_of(65536),
+            lines + 4 * of_rank + 2 * 143_360 + 131_072,
+            (lines + 5 * of_rank).next_multiple_of(65536),
         ];
         assert_eq!(offsets, expected);
     }
@@ -280,13 +292,13 @@ mod tests {
         let node = job.of_node(64);
         // Little more than 12 KiB for each rank of the job, and for each of the node 13 MiB and
         // what lines of all take.
-        let of_local = (13 << 20) + 64 * lines_bytes(65_535) as u64;
+        let of_local = (13 << 20) + 64 * LINES_BYTES_MAX as u64;
         assert!(node.bytes() < 65_536 * (12 << 10) + 65 * of_local, "{}", node.bytes());
         assert!(node.bytes() < job.bytes() / 500);
         // What tools read lies where it would for all.
         assert_eq!(node.liveness(), job.liveness());
         assert_eq!(node.mark(Rank(7), 3), job.mark(Rank(7), 3));
-        let last = node.lines(Place(63), 31, 1) + node.lines_bytes();
+        let last = node.lines(Place(63), 31, 1) + node.lines_bytes(31);
         assert!(last <= node.bytes());
     }
 
@@ -303,9 +315,19 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_short_lines_of_all_and_for_long_ones_of_64() {
-        let bytes = [1, 63, 64, 65, 2730, 2731, 65_535].map(lines_bytes);
-        assert_eq!(bytes, [2048, 63 * 2048, 131_072, 131_072, 131_072, 131_088, 3_145_680]);
+    fn there_is_room_for_short_lines_of_all_and_for_long_ones_of_many() {
+        let of = |group| [1, 64, 65, 1535, 2731, 65_535].map(|ranks| lines_bytes(ranks, group));
+        assert_eq!(of(1), [2048, 131_072, 131_072, 131_072, 131_088, 3_145_680]);
+        assert_eq!(of(0), [2048, 131_072, 133_120, 3_143_680, 3_145_680, 3_145_680]);
+        // Groups follow each other.
+        let layout = SharedLayout::new(1000, 3);
+        for (group, parity) in [(0, 0), (0, 1), (1, 0), (1, 1), (2, 0)] {
+            let next = (group + parity, 1 - parity);
+            let end = layout.lines(Place(5), group, parity) + layout.lines_bytes(group);
+            assert_eq!(layout.lines(Place(5), next.0, next.1), end);
+        }
+        let end = layout.lines(Place(5), 2, 1) + layout.lines_bytes(2);
+        assert_eq!(layout.lines(Place(6), 0, 0), end);
         assert_eq!(LINES_BYTES_MAX, 3_145_680);
         assert_eq!(SHORT_LINE_BYTES, PAYLOAD_WORDS * size_of::<u64>());
     }

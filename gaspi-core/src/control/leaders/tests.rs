@@ -289,7 +289,7 @@ fn two_ranks(id: &str) -> [Runtime; 2] {
 fn lines_of_the_largest_job_have_room_and_go_by_one_message() {
     const MEMBERS: usize = u16::MAX as usize;
     let ranks: Arc<[Rank]> = (0..u16::MAX).map(Rank).collect();
-    let room = lines_bytes(MEMBERS) / size_of::<u64>();
+    let room = lines_bytes(MEMBERS, 1) / size_of::<u64>();
     let leaders = Leaders::new(&ranks, vec![0; MEMBERS].into(), 0, (false, room));
     assert!(leaders.may_tell(LineWidth { words: PAYLOAD_WORDS, staged: 0 }));
     let lines: Vec<u64> = (0..(MEMBERS * PAYLOAD_WORDS) as u64).collect();
