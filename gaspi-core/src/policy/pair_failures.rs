@@ -15,20 +15,23 @@ const OUTWEIGHS: u64 = 10;
 #[derive(Debug, Default)]
 pub(crate) struct PairFailures {
     count: u32,
-    /// When the last pair came up.
+    /// When the last pair came up, and how many requests had been acknowledged then.
     up_ns: u64,
+    acknowledged: u64,
 }
 
 impl PairFailures {
-    /// A pair has come up.
-    pub(crate) fn came_up(&mut self, now_ns: u64) {
-        self.up_ns = now_ns;
+    /// A pair has come up, when so many requests had been acknowledged.
+    pub(crate) fn came_up(&mut self, now_ns: u64, acknowledged: u64) {
+        (self.up_ns, self.acknowledged) = (now_ns, acknowledged);
     }
 
-    /// A pair that has carried messages has failed, each failure of which takes so long: those
-    /// before are forgotten if they do not matter.
-    pub(crate) fn forgive(&mut self, now_ns: u64, failure_ns: u64) {
-        if now_ns.saturating_sub(self.up_ns) >= failure_ns.saturating_mul(OUTWEIGHS) {
+    /// A pair has failed, which takes so long each time: those before are forgotten if it has
+    /// carried something, and they do not matter.
+    pub(crate) fn forgive(&mut self, now_ns: u64, failure_ns: u64, acknowledged: u64) {
+        let has_carried = acknowledged > self.acknowledged;
+        let up_ns = now_ns.saturating_sub(self.up_ns);
+        if has_carried && up_ns >= failure_ns.saturating_mul(OUTWEIGHS) {
             self.count = 0;
         }
     }
@@ -69,11 +72,19 @@ mod tests {
 
     /// Pairs fail so long after they have come up; which of them is the last one.
     fn last_of(lived_ns: impl IntoIterator<Item = u64>) -> Option<usize> {
-        let (mut failures, mut now_ns) = (PairFailures::default(), 1 << 40);
+        last_with(1, lived_ns)
+    }
+
+    /// The same where each has carried so many requests.
+    fn last_with(carried: u64, lived_ns: impl IntoIterator<Item = u64>) -> Option<usize> {
+        let (mut failures, mut now_ns, mut acknowledged) = (PairFailures::default(), 1 << 40, 0);
         lived_ns.into_iter().position(|lived_ns| {
-            failures.came_up(now_ns);
+            failures.came_up(now_ns, acknowledged);
             now_ns += lived_ns;
-            failures.forgive(now_ns, FAILURE_NS);
+            acknowledged += carried;
+            failures.forgive(now_ns, FAILURE_NS, acknowledged);
+            // The proof of the next one.
+            acknowledged += 1;
             let (next, last) = (failures.is_next_last(), failures.note());
             assert_eq!((next, failures.are_too_many()), (last, last));
             last
@@ -92,6 +103,11 @@ mod tests {
         assert_eq!(last_of([10 * FAILURE_NS; 1000]), None);
         let (short, long) = (FAILURE_NS, 11 * FAILURE_NS);
         assert_eq!(last_of([short, short, long, short, long, long, short, short, short]), Some(7));
+    }
+
+    #[test]
+    fn one_that_has_carried_nothing_ends_no_row() {
+        assert_eq!(last_with(0, [10 * FAILURE_NS; 10]), Some(2));
     }
 
     #[test]

@@ -29,7 +29,7 @@ pub(crate) struct Ran {
     pub(crate) words: Vec<u8>,
 }
 
-/// Runs `tool` with `arguments` on `host`, for at most `limit`.
+/// Runs `tool` with `arguments` on `host`, for at most `limit` and what ssh takes to end then.
 ///
 /// # Errors
 /// ssh cannot be started or looked after, or the tool cannot be read.

@@ -177,7 +177,8 @@ or qrsh of Grid Engine, where that is in PATH, all others by ssh.
 A rank that dies leaves the others running, as GASPI programs may go on without it; use
 --kill-on-failure to end the job instead, or --min-ranks if what is left may still succeed.
 Signals that gaspi_run gets go to all ranks; a second interrupt (Ctrl-C) kills them. If a rank fails
-after such a signal, --kill-on-failure and --min-ranks give the others three seconds to end by it.
+after SIGINT, SIGTERM, SIGHUP or SIGQUIT, --kill-on-failure and --min-ranks give the others three
+seconds to end by it.
 If gaspi_run itself is killed, its ranks are killed too.
 
 If a job hangs, send SIGUSR1 to gaspi_run (it is not passed on): a table on standard error says

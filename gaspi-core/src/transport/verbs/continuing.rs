@@ -79,11 +79,10 @@ impl Verbs<'_> {
     /// A pair is to be taken down: failures of those before are forgotten if it has failed after it
     /// has carried messages for long.
     pub(super) fn forgive_failures(self, lane: &Lane, state: &LaneState) {
-        // Something behind the proof was acknowledged.
-        let has_carried = state.pairing.is_up() && state.direct.freed() > 1;
-        if has_carried && state.has_failed_itself() {
+        if state.pairing.is_up() && state.has_failed_itself() {
             let failure_ns = self.stream.identity.dead_after.as_nanos() as u64;
-            lane.user.failures.lock().forgive(monotonic_ns(), failure_ns);
+            let acknowledged = state.direct.freed();
+            lane.user.failures.lock().forgive(monotonic_ns(), failure_ns, acknowledged);
         }
     }
 

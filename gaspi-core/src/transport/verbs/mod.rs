@@ -556,7 +556,7 @@ impl<'a> Verbs<'a> {
                 state.completed(completion, &mut ended);
                 let comes_up = !was_up && state.pairing.is_up();
                 if comes_up {
-                    self.came_up(lane, &mut state.pairing);
+                    self.came_up(lane, &mut state);
                 }
                 self.pump(lane, state);
                 ended.tell(self.up, lane.peer);

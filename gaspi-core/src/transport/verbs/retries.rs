@@ -8,7 +8,6 @@
 //! Invariant: nobody wakes, and nothing is tried, for a lane that nothing goes by.
 
 use super::lane::{Lane, LaneState};
-use super::pairing::PairState;
 use super::{ATOMICS, DeviceTable, STREAM, Verbs};
 use crate::ids::{QueueId, Rank};
 use crate::os::clock::monotonic_ns;
@@ -69,10 +68,11 @@ impl Verbs<'_> {
     }
 
     /// The pair of a lane has come up. With the lane's lock.
-    pub(super) fn came_up(self, lane: &Lane, pairing: &mut PairState) {
-        self.show(lane, pairing);
-        lane.user.failures.lock().came_up(monotonic_ns());
-        if pairing.end_retries() {
+    pub(super) fn came_up(self, lane: &Lane, state: &mut LaneState) {
+        self.show(lane, &state.pairing);
+        // So many requests of the lane have been acknowledged, the proof of this pair among them.
+        lane.user.failures.lock().came_up(monotonic_ns(), state.direct.freed());
+        if state.pairing.end_retries() {
             self.table.tell_of_return(lane.queue, lane.peer);
         }
     }

@@ -68,7 +68,8 @@ impl Running {
         let several = (self.plan.own.machines > 1).then_some(hosts.as_slice());
         let table = hang::table(&rows, several);
         self.printer.say(&table);
-        if let Some(reason) = show.then_end {
+        // Something else may have ended the job meanwhile.
+        if let Some(reason) = show.then_end.filter(|_| !self.shutdown.is_ordered()) {
             self.end_job(&reason);
         }
     }
