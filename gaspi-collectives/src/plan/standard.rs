@@ -38,19 +38,21 @@ impl StandardKey {
     /// Depends only on what all members know. A function of the program gets staged data, and lines
     /// carry its failures.
     pub(crate) fn algorithm(&self) -> Algorithm {
-        let saved = self.bytes().saturating_mul(u64::from(self.size).saturating_sub(3));
         if self.user {
             Algorithm::CopyInCopyOut
-        } else if saved > SLICED_SAVES_BYTES_MIN
-            && !self.by_leaders
-            && self.fits(Algorithm::SlicedCopy)
-        {
+        } else if self.slices_save() && !self.by_leaders && self.fits(Algorithm::SlicedCopy) {
             Algorithm::SlicedCopy
         } else if self.bytes() <= LINE_BYTES {
             Algorithm::Inline
         } else {
             Algorithm::CopyInCopyOut
         }
+    }
+
+    /// Whether slicing pays in one node.
+    fn slices_save(&self) -> bool {
+        let saved = self.bytes().saturating_mul(u64::from(self.size).saturating_sub(3));
+        saved > SLICED_SAVES_BYTES_MIN
     }
 
     fn fits(&self, algorithm: Algorithm) -> bool {

@@ -211,7 +211,13 @@ unsafe fn buffers(send: *const u8, receive: *mut u8, bytes: u64) -> Buffers<'sta
 /// The key of a call's plan, for elements of that size.
 fn key_of(call: &GroupCall<'_>, count: u64, element_bytes: u64, user: bool) -> StandardKey {
     let (me, size) = (call.me() as u32, call.ranks().len() as u32);
-    let bytes = count.saturating_mul(element_bytes);
-    let by_leaders = bytes <= STAGE_BYTES as u64 && call.leaders_tell(bytes as usize);
+    // Few have nothing to slice.
+    let by_leaders = size > 3 && stages_by_leaders(call, count.saturating_mul(element_bytes));
     StandardKey { me, size, count, element_bytes, user, by_leaders }
+}
+
+/// Whether leaders of nodes tell each other so many bytes of each member.
+#[inline(never)]
+fn stages_by_leaders(call: &GroupCall<'_>, bytes: u64) -> bool {
+    bytes <= STAGE_BYTES as u64 && call.leaders_tell(bytes as usize)
 }

@@ -100,10 +100,22 @@ fn parts(directory: &Path) -> Result<Vec<Profile>> {
     Ok(parts)
 }
 
+/// How often paths to a device are counted. A wait now and then looks once more, as the other rank
+/// runs beside it.
+const TRIES: usize = 5;
+
 /// Counts all paths, in the order of the program.
 fn count() -> Result<Figures> {
     let mut paths = count_by(Way::Memory)?;
-    paths.extend(count_by(Way::Device)?);
+    let mut by_device = count_by(Way::Device)?;
+    for _ in 1..TRIES {
+        for (least, again) in by_device.iter_mut().zip(count_by(Way::Device)?) {
+            if again.instructions < least.instructions {
+                *least = again;
+            }
+        }
+    }
+    paths.extend(by_device);
     Ok(Figures { compiler: compiler()?, paths })
 }
 
