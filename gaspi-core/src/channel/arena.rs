@@ -446,10 +446,10 @@ impl Arena {
 
     /// Gives back a range once none of `writers` writes there any more.
     pub(super) fn close(&self, reserved: Reserved, writers: Vec<(Rank, u32)>) {
-        // What a device was asked to write might come after an answer, but not after the closed end
-        // of who has been heard of there.
-        let writers_told = writers.iter().filter(|_| reserved.device.is_some());
-        let told = writers_told.map(|(rank, _)| *rank).collect();
+        // Those hear of it by a closed end, which comes behind what the device was asked to write
+        // there. An answer might come before that.
+        let hear_of_it = writers.iter().filter(|_| reserved.device.is_some());
+        let told = hear_of_it.map(|(rank, _)| *rank).collect();
         self.segment.end_data(reserved.bytes.start, told);
         self.space.lock().closing.push(Closing { reserved, writers });
     }

@@ -163,6 +163,7 @@ impl Leaders {
     pub(crate) fn route_of(cards: &Cards, ranks: &Arc<[Rank]>, me: usize) -> Option<Route> {
         let places = Places::of(cards, ranks);
         let saves = if places.count == 1 { ranks.len() > FEW } else { places.leaders_save() };
+        // Commits publish no lines.
         saves.then(|| places.leaders(me, 0).route(me)).flatten()
     }
 
