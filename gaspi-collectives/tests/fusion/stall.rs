@@ -129,12 +129,11 @@ fn a_rank_names_itself_and_all_others() {
             0 => {
                 all();
                 (0..20).filter(|tensor| *tensor != 4).for_each(hand);
-                let polls = until_said(|| {
+                until_said(|| {
                     // SAFETY: nothing is written.
                     let there = unsafe { fusion.test(0, std::ptr::null_mut()) };
                     assert!(!there.expect("no error"), "rank 1 has not begun");
                 });
-                assert!(polls > 1);
                 hand(4);
             }
             1 => {
@@ -158,20 +157,17 @@ fn a_rank_names_itself_and_all_others() {
     });
 }
 
-/// Calls until this rank has said something; returns how often.
-fn until_said(mut call: impl FnMut()) -> usize {
+/// Calls until this rank has said something.
+fn until_said(mut call: impl FnMut()) {
     let name = std::thread::current().name().expect("of a rank").to_owned();
     let has_said = || {
         let mut all = WARNINGS.by_thread.lock().expect("no panic");
         all.get_or_insert_default().contains_key(&name)
     };
-    let mut calls = 0;
     while !has_said() {
         call();
-        calls += 1;
         std::thread::yield_now();
     }
-    calls
 }
 
 /// Members that have gone are named as such, for as long as nothing fails by it.

@@ -3,6 +3,7 @@
 //! The tables of this file are the format, see [`fields`](crate::wire::fields).
 
 use super::*;
+use crate::ids::GroupId;
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::codec::{DecodeError, Decoded, Fixed, Limit, Output, Reader, Writer};
 use crate::wire::fields::{Field, Form, Kinds, read_field, structs, variants, whole, write_field};
@@ -14,11 +15,22 @@ use crate::wire::shared_layout::{LINES_BYTES_MAX, OUTBOX_BYTES, STAGE_BYTES};
 
 /// Bytes of a text; longer ones are cut where they are written, but read.
 const TEXT_MAX: u32 = 4096;
+/// Bytes in front of the fields of a frame: its length and its kind.
+const HEAD: usize = PREFIX + size_of::<u8>();
+/// Bytes of an arrival without words and staging as a frame, its length in front.
+const BARE_LEN: usize = 27;
+/// Bytes of an atomic operation as a frame.
+const ATOMIC_LEN: usize = 43;
+/// Bytes of the answer to it, or another value.
+const REPLY_LEN: usize = 21;
+const REPLY: u8 = 1;
 const PUT: u8 = 10;
+const ATOMIC: u8 = 14;
+const ARRIVE: u8 = 15;
 
 variants! { Frame, else Message(message):
     0 => Hello { rank as BehindMagic, token },
-    1 => Reply { request, outcome: Ok },
+    REPLY => Reply { request, outcome: Ok },
     2 => Reply { request, outcome: Err },
     3 => Register(register),
     5 => Ping { request },
@@ -26,7 +38,7 @@ variants! { Frame, else Message(message):
     11 => Ack { puts },
     12 => Get { request, stream, remote, size as Size },
     13 => Data { request, size as Size },
-    14 => Atomic { request, remote, operation },
+    ATOMIC => Atomic { request, remote, operation },
     16 => Passive { request, message as Bytes<OUTBOX_BYTES> },
     18 => Goodbye,
     19 => Refused { stream, reason },
@@ -57,7 +69,7 @@ variants! { GroupMessage:
     7 => Announce(announce),
     8 => Withdraw { group, attempt },
     9 => Abort { group, attempt, round, dead, reason },
-    15 => Arrive(arrival),
+    ARRIVE => Arrive(arrival),
     26 => Lines { group, lines },
     27 => Leaving(last_step),
     28 => Digest(digest),
@@ -80,6 +92,7 @@ structs! {
     Stream { queue, generation }
     RemoteAddress { segment, generation, offset }
     Arrival { group, step, signature, words as Words, stage as Bytes<STAGE_BYTES> }
+    BareArrival { group, step, signature, words, staged }
     Lines { step, tag, signature, lines as LineWords }
     LastStep { group, step, finished, commit, digest }
 }
@@ -243,7 +256,47 @@ pub(crate) trait Encode {
 
 impl Encode for Message {
     fn append_to(&self, bytes: &mut Vec<u8>) {
+        if let Message::Group(GroupMessage::Arrive(arrival)) = self
+            && let Some(bare) = BareArrival::of(arrival)
+        {
+            return append_fixed::<BARE_LEN>(bytes, |writer| bare.write(writer.u8(ARRIVE)));
+        }
         Writer::new(bytes).framed(|writer| self.write(writer));
+    }
+}
+
+/// An arrival with nothing in its slot and nothing staged, as at a barrier: of fixed length.
+struct BareArrival {
+    group: GroupId,
+    step: u64,
+    signature: u64,
+    words: u8,
+    staged: u32,
+}
+
+impl BareArrival {
+    #[inline]
+    fn of(arrival: &Arrival) -> Option<BareArrival> {
+        let Arrival { group, step, signature, words, stage } = arrival;
+        let (group, step, signature) = (*group, *step, *signature);
+        let is_bare = words.is_empty() && stage.is_empty();
+        is_bare.then_some(BareArrival { group, step, signature, words: 0, staged: 0 })
+    }
+
+    /// The frame from its fields, if these are all of them.
+    #[inline(always)]
+    fn of_fields(fields: &[u8]) -> Option<Frame> {
+        let fields: &[u8; BARE_LEN - HEAD] = fields.try_into().ok()?;
+        let arrival = whole::<BareArrival>(fields).ok()?.arrival()?;
+        Some(Frame::Message(Message::Group(GroupMessage::Arrive(arrival))))
+    }
+
+    /// The arrival, if no words and no staging follow.
+    #[inline]
+    fn arrival(self) -> Option<Arrival> {
+        let BareArrival { group, step, signature, words, staged } = self;
+        let arrival = Arrival { group, step, signature, words: Vec::new(), stage: Vec::new() };
+        (words == 0 && staged == 0).then_some(arrival)
     }
 }
 
@@ -318,6 +371,8 @@ impl Frame {
             // The most frequent ones have a fixed length: stores on the stack, and one copy.
             Frame::Put(put) => bytes.extend_from_slice(&put.encoded()),
             Frame::Ack { .. } => self.append_fixed::<ACK_LEN>(bytes),
+            Frame::Atomic { .. } => self.append_fixed::<ATOMIC_LEN>(bytes),
+            Frame::Reply { outcome: Ok(_), .. } => self.append_fixed::<REPLY_LEN>(bytes),
             _ => {
                 Writer::new(bytes).framed(|writer| self.write(writer));
             }
@@ -326,18 +381,42 @@ impl Frame {
 
     #[inline(always)]
     fn append_fixed<const LEN: usize>(&self, bytes: &mut Vec<u8>) {
-        let mut fixed = Fixed::<LEN>::new();
-        Writer::new(&mut fixed).framed(|writer| self.write(writer));
-        debug_assert_eq!(fixed.len(), LEN);
-        bytes.extend_from_slice(fixed.written().unwrap_or_default());
+        append_fixed::<LEN>(bytes, |writer| self.write(writer));
     }
 
     /// The frame from its bytes without the length; `None` if they are not one.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Frame> {
-        // A put, the most frequent one, has a fixed length: checked once, then loads.
-        if let Ok([PUT, fields @ ..]) = <&[u8; PUT_LEN - PREFIX]>::try_from(bytes) {
-            return whole(fields).map(Frame::Put).ok();
-        }
-        whole(bytes).ok()
+        let (kind, fields) = bytes.split_first()?;
+        // The most frequent ones have a fixed length: checked once, then loads.
+        let frequent = match *kind {
+            PUT => Frame::of_fields::<{ PUT_LEN - HEAD }>(PUT, fields),
+            ARRIVE => BareArrival::of_fields(fields),
+            ATOMIC => Frame::of_fields::<{ ATOMIC_LEN - HEAD }>(ATOMIC, fields),
+            REPLY => Frame::of_fields::<{ REPLY_LEN - HEAD }>(REPLY, fields),
+            _ => None,
+        };
+        frequent.or_else(|| whole(bytes).ok())
     }
+
+    /// A frame of this kind from its fields, if these have so many bytes.
+    #[inline(always)]
+    fn of_fields<const LEN: usize>(kind: u8, fields: &[u8]) -> Option<Frame> {
+        let fields: &[u8; LEN] = fields.try_into().ok()?;
+        let mut reader = Reader::new(fields);
+        let frame = Frame::read_as(kind, &mut reader).ok()?;
+        reader.finish().ok()?;
+        Some(frame)
+    }
+}
+
+/// Appends a frame of fixed length.
+#[inline(always)]
+fn append_fixed<const LEN: usize>(
+    bytes: &mut Vec<u8>,
+    write: impl FnOnce(&mut Writer<&mut Fixed<LEN>>),
+) {
+    let mut fixed = Fixed::<LEN>::new();
+    Writer::new(&mut fixed).framed(write);
+    debug_assert_eq!(fixed.len(), LEN);
+    bytes.extend_from_slice(fixed.written().unwrap_or_default());
 }

@@ -220,3 +220,33 @@ fn frames_that_are_received_by_their_length_have_it() {
     assert_eq!(Frame::Put(put).encode().len(), PUT_LEN);
     assert_eq!(Frame::Ack { puts: 0 }.encode().len(), ACK_LEN);
 }
+
+#[test]
+fn frames_of_fixed_length_are_those_of_the_general_way() {
+    let arrival = |words: usize, stage: usize| {
+        let (words, stage) = (vec![7; words], vec![8; stage]);
+        let arrival = Arrival { group: GroupId(3), step: 4, signature: 5, words, stage };
+        Message::Group(GroupMessage::Arrive(arrival))
+    };
+    for (words, stage) in [(0, 0), (1, 0), (0, 1), (PAYLOAD_WORDS, 9)] {
+        let message = arrival(words, stage);
+        let bytes = bytes_of(&message);
+        let frame = Frame::Message(message);
+        // A frame is written field by field.
+        assert_eq!(bytes, frame.encode());
+        assert_eq!(Frame::decode(&bytes[PREFIX..]), Some(frame));
+    }
+    // As long as one without words and staging, but it says that something follows.
+    let bare = bytes_of(&arrival(0, 0));
+    for at in bare.len() - 5..bare.len() {
+        let mut bytes = bare.clone();
+        bytes[at] = 1;
+        assert_eq!(Frame::decode(&bytes[PREFIX..]), None);
+    }
+}
+
+fn bytes_of(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Encode::append_to(message, &mut bytes);
+    bytes
+}
