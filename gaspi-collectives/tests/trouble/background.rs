@@ -4,6 +4,8 @@ use super::{ALL, Memory, SOON, check_sum, ranks, ranks_below, within};
 use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{prepare_raw, start_raw};
 use gaspi_core::{Error, Rank, Timeout};
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
@@ -31,9 +33,10 @@ fn they_end_without_anybody_looking() {
     });
 }
 
-/// What the threads of this process that look after operations have used of the processors.
-fn cpu_time() -> Duration {
-    let mut ticks = 0;
+/// What each thread of this process that looks after operations has used of the processors, by its
+/// number.
+fn cpu_times() -> HashMap<OsString, Duration> {
+    let mut times = HashMap::new();
     for thread in std::fs::read_dir("/proc/self/task").expect("threads").flatten() {
         // It may have ended meanwhile.
         let Ok(stat) = std::fs::read_to_string(thread.path().join("stat")) else { continue };
@@ -44,11 +47,20 @@ fn cpu_time() -> Duration {
         let field = |index: usize| -> u64 {
             rest.split_whitespace().nth(index).expect("a field").parse().expect("a number")
         };
-        // utime and stime, of which the first field behind the name is the third.
-        ticks += field(11) + field(12);
+        // utime and stime, of which the first field behind the name is the third, in hundredths of
+        // a second.
+        let used = Duration::from_millis((field(11) + field(12)) * 10);
+        times.insert(thread.file_name(), used);
     }
-    // A hundred to the second.
-    Duration::from_millis(ticks * 10)
+    times
+}
+
+/// What those that are still there have used since. A number may be that of a new thread.
+fn cpu_time_since(before: &HashMap<OsString, Duration>) -> Duration {
+    let since = |(thread, used): (OsString, Duration)| {
+        used.saturating_sub(before.get(&thread).copied().unwrap_or_default())
+    };
+    cpu_times().into_iter().map(since).sum()
 }
 
 fn waiting_long_costs_nothing() {
@@ -66,9 +78,9 @@ fn waiting_long_costs_nothing() {
         }
         let mut started = prepared.start().expect("start");
         if early {
-            let (begin, before) = (Instant::now(), cpu_time());
+            let (begin, before) = (Instant::now(), cpu_times());
             std::thread::sleep(Duration::from_millis(1500));
-            let (used, passed) = (cpu_time() - before, begin.elapsed());
+            let (used, passed) = (cpu_time_since(&before), begin.elapsed());
             // Other tests have such threads at times as well; one that looks all the time uses all.
             assert!(used < passed / 2, "{used:?} of {passed:?} are used for waiting");
             meet.wait();

@@ -93,6 +93,8 @@ structs! {
     RemoteAddress { segment, generation, offset }
     Arrival { group, step, signature, words as Words, stage as Bytes<STAGE_BYTES> }
     BareArrival { group, step, signature, words, staged }
+    AtomicFields { request, remote, operation }
+    Value { request, value }
     Lines { step, tag, signature, lines as LineWords }
     LastStep { group, step, finished, commit, digest }
 }
@@ -283,14 +285,6 @@ impl BareArrival {
         is_bare.then_some(BareArrival { group, step, signature, words: 0, staged: 0 })
     }
 
-    /// The frame from its fields, if these are all of them.
-    #[inline(always)]
-    fn of_fields(fields: &[u8]) -> Option<Frame> {
-        let fields: &[u8; BARE_LEN - HEAD] = fields.try_into().ok()?;
-        let arrival = whole::<BareArrival>(fields).ok()?.arrival()?;
-        Some(Frame::Message(Message::Group(GroupMessage::Arrive(arrival))))
-    }
-
     /// The arrival, if no words and no staging follow.
     #[inline]
     fn arrival(self) -> Option<Arrival> {
@@ -389,24 +383,43 @@ impl Frame {
         let (kind, fields) = bytes.split_first()?;
         // The most frequent ones have a fixed length: checked once, then loads.
         let frequent = match *kind {
-            PUT => Frame::of_fields::<{ PUT_LEN - HEAD }>(PUT, fields),
-            ARRIVE => BareArrival::of_fields(fields),
-            ATOMIC => Frame::of_fields::<{ ATOMIC_LEN - HEAD }>(ATOMIC, fields),
-            REPLY => Frame::of_fields::<{ REPLY_LEN - HEAD }>(REPLY, fields),
+            PUT => of_length::<{ PUT_LEN - HEAD }, Put>(fields).map(Frame::Put),
+            ARRIVE => of_length::<{ BARE_LEN - HEAD }, BareArrival>(fields)
+                .and_then(BareArrival::arrival)
+                .map(|arrival| Frame::Message(Message::Group(GroupMessage::Arrive(arrival)))),
+            ATOMIC => of_length::<{ ATOMIC_LEN - HEAD }, AtomicFields>(fields).map(
+                |AtomicFields { request, remote, operation }| Frame::Atomic {
+                    request,
+                    remote,
+                    operation,
+                },
+            ),
+            REPLY => of_length::<{ REPLY_LEN - HEAD }, Value>(fields)
+                .map(|Value { request, value }| Frame::Reply { request, outcome: Ok(value) }),
             _ => None,
         };
         frequent.or_else(|| whole(bytes).ok())
     }
+}
 
-    /// A frame of this kind from its fields, if these have so many bytes.
-    #[inline(always)]
-    fn of_fields<const LEN: usize>(kind: u8, fields: &[u8]) -> Option<Frame> {
-        let fields: &[u8; LEN] = fields.try_into().ok()?;
-        let mut reader = Reader::new(fields);
-        let frame = Frame::read_as(kind, &mut reader).ok()?;
-        reader.finish().ok()?;
-        Some(frame)
-    }
+/// The value that these bytes are, if they are so many.
+#[inline(always)]
+fn of_length<const LEN: usize, T: Field>(bytes: &[u8]) -> Option<T> {
+    let bytes: &[u8; LEN] = bytes.try_into().ok()?;
+    whole(bytes).ok()
+}
+
+/// The fields of an atomic operation.
+struct AtomicFields {
+    request: u64,
+    remote: RemoteAddress,
+    operation: AtomicOperation,
+}
+
+/// Those of an answer that is a value.
+struct Value {
+    request: u64,
+    value: u64,
 }
 
 /// Appends a frame of fixed length.
