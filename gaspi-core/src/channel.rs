@@ -387,6 +387,20 @@ impl Channel {
         self.inner.waiter.poll_giving_way(attempt)
     }
 
+    /// Whether a rank of this machine has a core of its own, so that its threads may look for what
+    /// others send without giving way to them.
+    #[inline]
+    pub fn has_own_core(&self) -> bool {
+        self.inner.waiter.spins()
+    }
+
+    /// As [`poll_briefly`](Channel::poll_briefly) where members of other nodes send what is waited
+    /// for: looks after that in between. Not inside of an epoch; the closure as for
+    /// [`wait_for`](Channel::wait_for).
+    pub fn poll_peers_briefly<T>(&self, attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        self.inner.poll_peers_briefly(attempt)
+    }
+
     /// As [`Runtime::wait_for`], for the group of this channel. The closure neither waits nor calls
     /// the program: it may run while this rank's sockets wait for it.
     pub fn wait_for<T>(&self, deadline: Deadline, attempt: impl FnMut() -> Option<T>) -> Option<T> {

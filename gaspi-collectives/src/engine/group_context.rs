@@ -31,7 +31,17 @@ pub(crate) struct GroupContext {
     pub(crate) list: Mutex<Option<(u64, Operation)>>,
 }
 
-/// Contexts by group, found without a lock. A reader follows a pointer inside of an epoch. A
+/// Contexts by group.
+#[derive(Debug)]
+pub(super) struct Contexts([Option<Arc<GroupContext>>; GROUPS]);
+
+impl Default for Contexts {
+    fn default() -> Contexts {
+        Contexts([const { None }; GROUPS])
+    }
+}
+
+/// The same, found without a lock. A reader follows a pointer inside of an epoch. A
 /// context is dropped after its pointer was removed and that epoch has ended.
 #[derive(Debug)]
 pub(super) struct LookupTable([AtomicPtr<GroupContext>; GROUPS]);
@@ -53,7 +63,8 @@ impl Engine {
         let group_use = rt.group_use(group)?;
         let known = || {
             let contexts = self.shared.contexts.read();
-            contexts.get(&group).filter(|context| context.group_use == group_use).cloned()
+            let found = contexts.0[group.index()].as_ref();
+            found.filter(|context| context.group_use == group_use).cloned()
         };
         if let Some(context) = known() {
             return Ok(context);
@@ -81,7 +92,7 @@ impl Engine {
             list: Mutex::default(),
         });
         let mut contexts = self.shared.contexts.write();
-        contexts.insert(group, Arc::clone(&context));
+        contexts.0[group.index()] = Some(Arc::clone(&context));
         let pointer = Arc::as_ptr(&context).cast_mut();
         // Release: the context was made before; pairs with the Acquire in `known_context`.
         self.shared.lookup.0[group.index()].store(pointer, Ordering::Release);
@@ -110,14 +121,16 @@ impl Engine {
     /// Drops the contexts of groups that have been deleted.
     fn forget_former(&self, rt: &Runtime) {
         let mut contexts = self.shared.contexts.write();
-        let former = |group: &GroupId, context: &mut Arc<GroupContext>| {
-            rt.group_use(*group).ok() != Some(context.group_use)
-        };
-        let former: Vec<(GroupId, Arc<GroupContext>)> = contexts.extract_if(former).collect();
-        for (group, context) in &former {
+        let mut former = Vec::new();
+        for (group, place) in (0..=u8::MAX).map(GroupId).zip(&mut contexts.0) {
+            let is_former = |context: &mut Arc<GroupContext>| {
+                rt.group_use(group).ok() != Some(context.group_use)
+            };
+            let Some(context) = place.take_if(is_former) else { continue };
             // Relaxed: ordered by `synchronize`.
             self.shared.lookup.0[group.index()].store(ptr::null_mut(), Ordering::Relaxed);
             self.shared.close(&context.executor);
+            former.push(context);
         }
         drop(contexts);
         if !former.is_empty() {

@@ -7,7 +7,7 @@ mod handles;
 mod operation;
 
 use gaspi_core::sync::{Condvar, Mutex, RwLock};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::env::VarError;
 use std::fmt;
 use std::str::FromStr;
@@ -28,7 +28,7 @@ use crate::plan::standard::StandardKey;
 use handles::Handles;
 
 pub(crate) use group_context::GroupContext;
-use group_context::LookupTable;
+use group_context::{Contexts, LookupTable};
 pub(crate) use operation::{Operation, Repeat};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
@@ -102,7 +102,7 @@ pub(crate) trait TellsEnds: fmt::Debug + Send + Sync {
 /// What the threads of a rank share; owned values keep it beyond the [`Engine`].
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    contexts: RwLock<HashMap<GroupId, Arc<GroupContext>>>,
+    contexts: RwLock<Contexts>,
     lookup: LookupTable,
     handles: Mutex<Handles>,
     /// Whether work for the background was started since the thread last looked.

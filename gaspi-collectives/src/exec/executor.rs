@@ -187,7 +187,7 @@ impl Executor {
         })
     }
 
-    fn held<'a>(&'a self, state: MutexGuard<'a, State>) -> Held<'a> {
+    pub(super) fn held<'a>(&'a self, state: MutexGuard<'a, State>) -> Held<'a> {
         Held { state, _wake: WakeOnDrop(self) }
     }
 

@@ -1,13 +1,15 @@
-//! The fast path of blocking operations on one node.
+//! The fast path of short blocking operations.
 //!
 //! It either completes an operation, or does nothing, or leaves the operation in the queue for the
 //! same call to continue; the last two return `None`. It has no error paths, reads no clock and
 //! allocates nothing unless it hands over. All-reduces, reductions, broadcasts and barriers of one
 //! arrival run without their steps: they publish and read the same lines, so members on either path
-//! work together. For all others a task runs the steps.
+//! work together. For all others a task runs the steps: those by messages look after the sockets
+//! meanwhile.
 
 use std::sync::Arc;
 
+use gaspi_core::Channel;
 use gaspi_core::sync::arrival_slot::Poll;
 use gaspi_core::sync::epoch;
 
@@ -22,6 +24,9 @@ use crate::request::SimpleRequest;
 /// Number of operations that are remembered.
 const RECENT: usize = 16;
 
+/// How a task has ended; an error is found anew.
+type Outcome = std::result::Result<(), ()>;
+
 impl Executor {
     /// Carries out an operation, see the module.
     ///
@@ -31,23 +36,13 @@ impl Executor {
     pub(crate) unsafe fn try_run_fast(&self, simple: &SimpleRequest, no_wait: bool) -> Option<()> {
         let mut state = self.state.try_lock()?;
         let state = &mut *state;
-        let kind = simple.kind();
-        let is_it = |recent: &Recent| recent.kind == kind && recent.count == simple.count;
-        let at = state.recents.iter().position(is_it)?;
         // SAFETY: the caller makes the promises of `run`.
-        let buffers = unsafe { state.recents[at].buffers(simple) }?;
-        // A thread that waits has to drive the operations of all channels. After a death nothing
-        // begins.
-        let others = self.all.operations() > 0;
-        if !state.is_idle() || others || !self.channel.all_live() {
-            return None;
-        }
-        state.sequence += 1;
-        let sequence = state.sequence;
-        let recent = &state.recents[at];
-        state.signatures[sequence as usize % REMEMBERED] = recent.signature;
+        let (at, buffers) = unsafe { self.begin_recent(state, simple, false) }?;
+        let (sequence, recent) = (state.sequence, &state.recents[at]);
         let Some((form, await_at)) = recent.single_phase else {
-            return self.run_task_fast(state, at, simple, buffers, no_wait);
+            return self.run_task_fast(state, at, simple, buffers, |channel, look| {
+                if no_wait { look() } else { channel.poll_briefly(look) }
+            });
         };
         let arrival = state.counters.arrive();
         let stamp = task::stamp(recent.signature, sequence);
@@ -74,7 +69,63 @@ impl Executor {
         Some(())
     }
 
-    /// The same by running its steps.
+    /// The same of one by messages. It looks after the sockets, so not inside of an epoch; where
+    /// ranks share cores it does nothing, since whoever waits there has to give way.
+    ///
+    /// # Safety
+    /// That of [`run`](crate::run), which has to go on after `None`.
+    pub(crate) unsafe fn try_run_by_messages(&self, simple: &SimpleRequest) -> Option<()> {
+        if !self.channel.has_own_core() {
+            return None;
+        }
+        let mut state = self.held(self.state.try_lock()?);
+        let state = &mut *state;
+        // What members have failed in before is told by the slow path.
+        let is_well = self.channel.check().is_ok() && self.channel.notice_count() == state.notices;
+        if !is_well {
+            return None;
+        }
+        // SAFETY: the caller makes the promises of `run`.
+        let (at, buffers) = unsafe { self.begin_recent(state, simple, true) }?;
+        self.run_task_fast(state, at, simple, buffers, |channel, look| {
+            channel.poll_peers_briefly(look)
+        })
+    }
+
+    /// Begins an operation like one that is remembered, if nothing else is under way: which one,
+    /// and its memory.
+    ///
+    /// # Safety
+    /// That of [`run`](crate::run).
+    #[inline]
+    unsafe fn begin_recent(
+        &self,
+        state: &mut State,
+        simple: &SimpleRequest,
+        by_messages: bool,
+    ) -> Option<(usize, Buffers<'static>)> {
+        let kind = simple.kind();
+        let is_it = |recent: &Recent| recent.kind == kind && recent.count == simple.count;
+        let at = state.recents.iter().position(is_it)?;
+        let recent = &state.recents[at];
+        if recent.by_messages != by_messages {
+            return None;
+        }
+        // SAFETY: the caller makes the promises of `run`.
+        let buffers = unsafe { recent.buffers(simple) }?;
+        // A thread that waits has to drive the operations of all channels. After a death nothing
+        // begins.
+        let others = self.all.operations() > 0;
+        if !state.is_idle() || others || !self.channel.all_live() {
+            return None;
+        }
+        let signature = recent.signature;
+        state.sequence += 1;
+        state.signatures[state.sequence as usize % REMEMBERED] = signature;
+        Some((at, buffers))
+    }
+
+    /// The same by running its steps, for as long as `poll` tries.
     #[inline(never)]
     fn run_task_fast(
         &self,
@@ -82,7 +133,7 @@ impl Executor {
         at: usize,
         simple: &SimpleRequest,
         buffers: Buffers<'static>,
-        no_wait: bool,
+        poll: impl FnOnce(&Channel, &mut dyn FnMut() -> Option<Outcome>) -> Option<Outcome>,
     ) -> Option<()> {
         let mut task = self.recent_task(state, at, buffers);
         // An error occurs again when the slow path continues.
@@ -91,8 +142,8 @@ impl Executor {
             Ok(Some(_)) => None,
             Err(_) => Some(Err(())),
         };
-        let end = if no_wait { look() } else { self.channel.poll_briefly(look) };
-        if end == Some(Ok(())) {
+        if poll(&self.channel, &mut look) == Some(Ok(())) {
+            task.performed.count(&self.channel);
             state.spare = Some(task);
             return Some(());
         }

@@ -17,6 +17,8 @@ use crate::steps::Step;
 
 /// Largest input or output: for longer ones the slow path costs little in comparison.
 const LONGEST: u64 = 1 << 20;
+/// The same of operations by messages, which take longer.
+const LONGEST_BY_MESSAGES: u64 = 64 << 10;
 
 /// A recent operation, with its plan.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(super) struct Recent {
     pub(super) plan: Arc<Plan>,
     pub(super) op: Operation,
     pub(super) ty: DataType,
+    /// Whether members send each other messages.
+    pub(super) by_messages: bool,
     /// Its single phase, and the step that waits, where it is of one arrival.
     pub(super) single_phase: Option<(SinglePhase, usize)>,
 }
@@ -40,13 +44,25 @@ impl Recent {
         channel: &Channel,
     ) -> Option<Recent> {
         let SimpleRequest { count, ty, op, .. } = *simple;
-        let small = plan.own.into_iter().all(|bytes| bytes <= LONGEST);
-        if !plan.algorithm.requires_one_node() || !small {
+        let by_messages = plan.is_of_messages();
+        let longest = if by_messages { LONGEST_BY_MESSAGES } else { LONGEST };
+        let small = plan.own.into_iter().all(|bytes| bytes <= longest);
+        let as_it_lies = plan.zero_copy_sends.is_empty() && !plan.buffers_output;
+        if !small || by_messages && !as_it_lies {
             return None;
         }
         let single_phase = single_phase(simple, plan, channel);
         let plan = Arc::clone(plan);
-        Some(Recent { kind: simple.kind(), count, signature, plan, op, ty, single_phase })
+        Some(Recent {
+            kind: simple.kind(),
+            count,
+            signature,
+            plan,
+            op,
+            ty,
+            by_messages,
+            single_phase,
+        })
     }
 
     /// The memory of a request; `None` if it is invalid or needs packing.

@@ -14,6 +14,10 @@ const ANSWER_NS: u64 = 2_000_000;
 /// sender has nothing to wait for but this.
 const BULK: u64 = 64 * 1024;
 
+/// So many messages of channels, for whose end nobody waits, are acknowledged together: their sender
+/// only has to keep its list of them short.
+const TOGETHER: u64 = 8;
+
 /// A put that was completed here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Completed {
@@ -99,6 +103,8 @@ pub(crate) struct AckDelay {
     piggybacks: bool,
     /// The pending one has been delayed at a tick.
     ticked: bool,
+    /// The pending one is sent now.
+    due: bool,
 }
 
 impl AckDelay {
@@ -124,13 +130,20 @@ impl AckDelay {
         self.acknowledged != self.completed
     }
 
-    /// Takes the total to send, if the peer does not know it.
+    /// Whether one goes along with the next frame.
+    #[inline]
+    pub(crate) fn goes_along(&self) -> bool {
+        let pending = self.completed - self.acknowledged;
+        pending >= TOGETHER || pending > 0 && (self.due || self.awaited)
+    }
+
+    /// Takes the total to send along, if there is one.
     pub(crate) fn take(&mut self) -> Option<u64> {
-        if !self.is_pending() {
+        if !self.goes_along() {
             return None;
         }
         self.acknowledged = self.completed;
-        self.awaited = false;
+        (self.awaited, self.due) = (false, false);
         Some(self.completed)
     }
 
@@ -148,6 +161,7 @@ impl AckDelay {
         if due {
             // Nothing went along with: the next one is not delayed for that.
             (self.piggybacks, self.ticked) = (false, false);
+            self.due = true;
         }
         due
     }
@@ -186,6 +200,23 @@ mod tests {
         assert_eq!((delay.is_pending(), delay.take()), (false, None));
         delay.on_completed(batch(&[DATA]));
         assert_eq!(delay.take(), Some(3));
+    }
+
+    #[test]
+    fn messages_for_which_nobody_waits_are_acknowledged_together() {
+        let mut delay = AckDelay::default();
+        for _ in 1..TOGETHER {
+            delay.on_completed(batch(&[MESSAGE]));
+            assert_eq!((delay.take(), delay.is_pending()), (None, true));
+        }
+        delay.on_completed(batch(&[MESSAGE]));
+        assert_eq!((delay.take(), delay.is_pending()), (Some(TOGETHER), false));
+        // One that is asked for, or for which somebody waits, is not kept back.
+        delay.on_completed(batch(&[MESSAGE]));
+        assert!(delay.is_due(Flush::All));
+        assert_eq!(delay.take(), Some(TOGETHER + 1));
+        delay.on_completed(batch(&[MESSAGE, ANSWERED]));
+        assert_eq!(delay.take(), Some(TOGETHER + 3));
     }
 
     #[test]

@@ -9,6 +9,8 @@ use std::time::Duration;
 /// Looks that a call makes before it counts as waiting: most hand-overs are seen within them, and
 /// reading the clock would cost them more than the hand-over itself.
 pub(crate) const BRIEF_LOOKS: u32 = 64;
+/// The same where each look is a system call, of 0.2 to 0.4 us.
+pub(crate) const BRIEF_SOCKET_LOOKS: u32 = 64;
 /// Yields that a call makes where ranks share cores before it counts as waiting. Measured for
 /// barriers of four ranks on two cores, nearly all of which are over by then.
 pub(crate) const BRIEF_YIELDS: u32 = 8;

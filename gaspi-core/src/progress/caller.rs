@@ -3,7 +3,7 @@
 use crate::os::clock::monotonic_ns;
 use crate::policy::acknowledge::Flush;
 use crate::policy::owner::PollOwner;
-use crate::policy::spin::BRIEF_LOOKS;
+use crate::policy::spin::{BRIEF_LOOKS, BRIEF_SOCKET_LOOKS};
 use crate::progress::thread::try_receiver;
 use crate::sync::{Ordering, fence};
 use crate::transport::shm::area::liveness;
@@ -55,6 +55,26 @@ impl Arrivals<'_> {
             attempt()
         })?;
         polling.note_brief();
+        Some(found)
+    }
+}
+
+impl Arrivals<'_> {
+    /// The same with looks at the sockets, where no device carries what is waited for.
+    pub(crate) fn poll_peers_briefly<T>(
+        self,
+        waiter: Waiter,
+        attempt: &mut impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if self.verbs.is_some() {
+            return self.poll_briefly(waiter, Looks::ForMessages, attempt);
+        }
+        let found = (0..BRIEF_SOCKET_LOOKS).find_map(|_| {
+            self.tcp.look();
+            attempt()
+        })?;
+        self.tcp.table.polling.note_brief();
+        self.tcp.leave();
         Some(found)
     }
 }

@@ -79,6 +79,23 @@ impl Inner {
         self.arrivals().poll_briefly(self.waiter, Looks::ForMessages, &mut attempt)
     }
 
+    /// Repeats `attempt` with looks at what ranks of other nodes send in between, for about as long
+    /// as a short message takes, and without a look at the clock. What the first attempt sends goes
+    /// along with what has been held back.
+    pub(crate) fn poll_peers_briefly<T>(
+        &self,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        #[cfg(feature = "test-transports")]
+        if let Some(port) = &self.endpoints.twin {
+            port.look();
+            return attempt();
+        }
+        let found = attempt();
+        self.endpoints.flush(self);
+        found.or_else(|| self.arrivals().poll_peers_briefly(self.waiter, &mut attempt))
+    }
+
     /// An attempt that, while it finds nothing, has the progress thread hear of ranks of this node
     /// that have ended.
     fn passing_on_ends<T>(

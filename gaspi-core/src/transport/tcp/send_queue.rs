@@ -47,6 +47,8 @@ const PIPED_ALL: u64 = 4 * 1024 * 1024;
 const BATCH: usize = 64 * 1024;
 /// Bytes of memory that a connection keeps for its next frames.
 const KEEP: usize = 4096;
+/// Bytes that most frames do not exceed.
+const USUAL_FRAME: usize = 128;
 
 /// What travels in a stream.
 #[derive(Debug)]
@@ -77,7 +79,7 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     pub(crate) fn new(frame: &impl Encode) -> Outgoing {
-        let mut bytes = Vec::new();
+        let mut bytes = Vec::with_capacity(USUAL_FRAME);
         frame.append_to(&mut bytes);
         Outgoing { bytes, descriptors: Vec::new(), has_data: false }
     }

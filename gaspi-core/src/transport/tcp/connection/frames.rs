@@ -62,7 +62,7 @@ impl Connection {
 /// waits that would go before it or along with it, and nothing ends.
 #[inline]
 fn is_open_to_carrier(out: &SendQueue) -> bool {
-    let nothing_waits = out.is_idle() && out.body.is_none() && !out.acks.is_pending();
+    let nothing_waits = out.is_idle() && out.body.is_none() && !out.acks.goes_along();
     let usable = !out.usage.is_broken() && !out.usage.is_ending() && !out.room.awaited;
     let carried = out.carrying.other().is_some() && !out.going_back.has_any_beside();
     nothing_waits && usable && carried
@@ -176,7 +176,7 @@ mod tests {
         let (connection, carrier, _server) = carried("along", &poll);
         *carrier.room.lock() = usize::MAX;
         let mut completed = Batch::default();
-        let put = Completed::OfChannel { notified: true, in_flight: false, awaited: false };
+        let put = Completed::OfChannel { notified: true, in_flight: true, awaited: false };
         completed.add(put);
         connection.delay_ack(completed);
         let ping = Frame::Ping { request: 1 };
