@@ -91,7 +91,7 @@ impl Channel {
         let member = &self.members[member];
         // Relaxed: as in `take`.
         let count = member.untold.load(Ordering::Relaxed);
-        if 2 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
+        if 4 * (count - member.told.load(Ordering::Relaxed)) >= u64::from(self.spec.slots) {
             self.tell_taken(member, count, Departure::WithNext);
         }
         let to = self.place_there(member, index);
