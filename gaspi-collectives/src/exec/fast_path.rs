@@ -89,7 +89,11 @@ impl Executor {
         let (at, buffers) = unsafe { self.begin_recent(state, simple, true) }?;
         self.run_task_fast(state, at, simple, buffers, |channel, look| {
             channel.poll_peers_briefly(look)
-        })
+        })?;
+        if let Some(task) = &state.spare {
+            task.performed.count(&self.channel);
+        }
+        Some(())
     }
 
     /// Begins an operation like one that is remembered, if nothing else is under way: which one,
@@ -143,7 +147,6 @@ impl Executor {
             Err(_) => Some(Err(())),
         };
         if poll(&self.channel, &mut look) == Some(Ok(())) {
-            task.performed.count(&self.channel);
             state.spare = Some(task);
             return Some(());
         }

@@ -123,6 +123,13 @@ impl AckDelay {
             self.piggybacks = interval_ns < ANSWER_NS;
             self.ticked = false;
         }
+        // Else a frame of its own would follow, since no other post does before the next ticks.
+        self.due |= interval_ns >= ANSWER_NS && self.is_pending();
+    }
+
+    /// All that is pending goes along with the next frame.
+    pub(crate) fn hurry(&mut self) {
+        self.due = self.is_pending();
     }
 
     /// Whether the peer has not been told of all its completed puts.
@@ -217,6 +224,15 @@ mod tests {
         assert_eq!(delay.take(), Some(TOGETHER + 1));
         delay.on_completed(batch(&[MESSAGE, ANSWERED]));
         assert_eq!(delay.take(), Some(TOGETHER + 3));
+        // Nor behind a pause, nor where the connection is given up.
+        delay.on_completed(batch(&[MESSAGE]));
+        delay.on_post(ANSWER_NS);
+        assert_eq!(delay.take(), Some(TOGETHER + 4));
+        delay.on_completed(batch(&[MESSAGE]));
+        delay.on_post(0);
+        assert_eq!(delay.take(), None);
+        delay.hurry();
+        assert_eq!(delay.take(), Some(TOGETHER + 5));
     }
 
     #[test]

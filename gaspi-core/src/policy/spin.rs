@@ -11,6 +11,8 @@ use std::time::Duration;
 pub(crate) const BRIEF_LOOKS: u32 = 64;
 /// The same where each look is a system call, of 0.2 to 0.4 us.
 pub(crate) const BRIEF_SOCKET_LOOKS: u32 = 64;
+/// So many of these find something else than what is waited for, at most.
+pub(crate) const BRIEF_BUSY_LOOKS: u32 = 4;
 /// Yields that a call makes where ranks share cores before it counts as waiting. Measured for
 /// barriers of four ranks on two cores, nearly all of which are over by then.
 pub(crate) const BRIEF_YIELDS: u32 = 8;

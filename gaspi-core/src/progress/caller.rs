@@ -3,7 +3,7 @@
 use crate::os::clock::monotonic_ns;
 use crate::policy::acknowledge::Flush;
 use crate::policy::owner::PollOwner;
-use crate::policy::spin::{BRIEF_LOOKS, BRIEF_SOCKET_LOOKS};
+use crate::policy::spin::{BRIEF_BUSY_LOOKS, BRIEF_LOOKS, BRIEF_SOCKET_LOOKS};
 use crate::progress::thread::try_receiver;
 use crate::sync::{Ordering, fence};
 use crate::transport::shm::area::liveness;
@@ -66,16 +66,25 @@ impl Arrivals<'_> {
         waiter: Waiter,
         attempt: &mut impl FnMut() -> Option<T>,
     ) -> Option<T> {
-        if self.verbs.is_some() {
+        if self.verbs.is_some_and(|verbs| verbs.table.carries_messages()) {
             return self.poll_briefly(waiter, Looks::ForMessages, attempt);
         }
-        let found = (0..BRIEF_SOCKET_LOOKS).find_map(|_| {
-            self.tcp.look();
-            attempt()
-        })?;
-        self.tcp.table.polling.note_brief();
-        self.tcp.leave();
-        Some(found)
+        let (mut found, mut busy) = (None, 0);
+        for _ in 0..BRIEF_SOCKET_LOOKS {
+            // What else comes may take long.
+            busy += u32::from(self.look());
+            found = attempt();
+            if found.is_some() || busy == BRIEF_BUSY_LOOKS {
+                break;
+            }
+        }
+        if found.is_some() {
+            self.tcp.table.polling.note_brief();
+        }
+        // Also where the wait goes on: that may end without a look, and what has come now be left
+        // without an acknowledgement.
+        self.leave();
+        found
     }
 }
 

@@ -91,6 +91,9 @@ impl Inner {
             port.look();
             return attempt();
         }
+        if !self.endpoints.remote {
+            return self.waiter.poll_briefly(attempt);
+        }
         let found = attempt();
         self.endpoints.flush(self);
         found.or_else(|| self.arrivals().poll_peers_briefly(self.waiter, &mut attempt))

@@ -457,6 +457,7 @@ impl Connection {
             return;
         }
         out.usage.begin_goodbye();
+        out.acks.hurry();
         // Where it is broken there is nobody to tell.
         let _ = self.flush_locked(poll, &mut out);
     }
@@ -468,6 +469,7 @@ impl Connection {
             return false;
         }
         out.usage.release();
+        out.acks.hurry();
         // Should it have broken, its end is dealt with like any other's.
         let _ = self.send_locked(poll, &mut out, Outgoing::new(&Frame::Release));
         true
