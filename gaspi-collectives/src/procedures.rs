@@ -59,7 +59,12 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
     let signature = call.signature(&plan);
     let arguments = call.arguments(signature);
     let completion = match context.executor.continued(arguments)? {
-        Some(completion) => completion,
+        Some((completion, begun)) => {
+            if let Some(begun) = begun {
+                *packed = begun;
+            }
+            completion
+        }
         None => {
             *packed = PackBuffers::default();
             // SAFETY: the caller makes the promises; packed memory lives until the operation has

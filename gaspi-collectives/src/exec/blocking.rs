@@ -8,6 +8,7 @@ use gaspi_core::{Error, Result};
 use super::buffers::{Arithmetic, Buffers};
 use super::completion::Completion;
 use super::executor::{BlockingCall, Executor, State};
+use super::pack::PackBuffers;
 use crate::plan::Plan;
 use crate::signature::{self, mix};
 
@@ -31,17 +32,21 @@ impl State {
 }
 
 impl Executor {
-    /// The blocking operation that this call continues; `None` if there is none.
+    /// The blocking operation that this call continues, and where its output is kept back if the
+    /// fast path has begun it; `None` if there is none.
     ///
     /// # Errors
     /// [`Error::ActiveCollective`] if another one is active, or another thread is in it.
-    pub(crate) fn continued(&self, arguments: u64) -> Result<Option<Arc<Completion>>> {
+    pub(crate) fn continued(
+        &self,
+        arguments: u64,
+    ) -> Result<Option<(Arc<Completion>, Option<PackBuffers>)>> {
         let mut state = self.hold();
         let Some(call) = &mut state.blocking else { return Ok(None) };
         let own = [0, epoch::thread_key()].contains(&call.continued_by);
         if own && call.arguments == arguments {
             call.continued_by = 0;
-            return Ok(Some(Arc::clone(&call.completion)));
+            return Ok(Some((Arc::clone(&call.completion), call.packed.take())));
         }
         Err(self.occupied(call, own))
     }
@@ -79,7 +84,8 @@ impl Executor {
         }
         let completion = state.completion(signature);
         self.start_locked(state, &completion, plan, arithmetic, buffers)?;
-        let call = BlockingCall { arguments, completion: Arc::clone(&completion), continued_by: 0 };
+        let (active, continued_by) = (Arc::clone(&completion), 0);
+        let call = BlockingCall { arguments, completion: active, continued_by, packed: None };
         state.blocking = Some(call);
         Ok(completion)
     }

@@ -21,6 +21,7 @@ use super::active::ActiveExecutors;
 use super::buffers::{Arithmetic, Buffers};
 use super::completion::Completion;
 use super::counters::Counters;
+use super::pack::PackBuffers;
 use super::recent::Recent;
 use super::task::{Blocked, Task};
 use crate::plan::Plan;
@@ -89,6 +90,8 @@ pub(super) struct BlockingCall {
     pub(super) completion: Arc<Completion>,
     /// The thread that is about to continue it; 0 if any may.
     pub(super) continued_by: usize,
+    /// Where its output is kept back, if the fast path has begun it: for who continues it.
+    pub(super) packed: Option<PackBuffers>,
 }
 
 /// A channel and its operations.

@@ -16,6 +16,7 @@ use gaspi_core::sync::epoch;
 use super::blocking::arguments_hash;
 use super::buffers::{Arithmetic, Buffers};
 use super::executor::{BlockingCall, Executor, REMEMBERED, State};
+use super::pack::PackBuffers;
 use super::recent::Recent;
 use super::task::{self, Task};
 use crate::plan::Plan;
@@ -86,10 +87,25 @@ impl Executor {
             return None;
         }
         // SAFETY: the caller makes the promises of `run`.
-        let (at, buffers) = unsafe { self.begin_recent(state, simple, true) }?;
-        self.run_task_fast(state, at, simple, buffers, |channel, look| {
+        let (at, mut buffers) = unsafe { self.begin_recent(state, simple, true) }?;
+        let mut packed = None;
+        if state.recents[at].plan.buffers_output && !buffers.output.is_empty() {
+            let kept = packed.insert(PackBuffers::default());
+            buffers.output = kept.take_output(vec![buffers.output]);
+            kept.pack();
+        }
+        let end = self.run_task_fast(state, at, simple, buffers, |channel, look| {
             channel.poll_peers_briefly(look)
-        })?;
+        });
+        if end.is_none() {
+            if let Some(call) = &mut state.blocking {
+                call.packed = packed;
+            }
+            return None;
+        }
+        if let Some(mut packed) = packed {
+            packed.unpack();
+        }
         if let Some(task) = &state.spare {
             task.performed.count(&self.channel);
         }
@@ -170,7 +186,7 @@ impl Executor {
         self.enqueue(state, &completion, task);
         let arguments = arguments_hash(signature, simple.send, simple.receive);
         let continued_by = epoch::thread_key();
-        state.blocking = Some(BlockingCall { arguments, completion, continued_by });
+        state.blocking = Some(BlockingCall { arguments, completion, continued_by, packed: None });
     }
 
     /// Lets the fast path carry out operations like this one, if it can.

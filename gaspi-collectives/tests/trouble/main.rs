@@ -18,6 +18,7 @@ mod many;
 mod mismatch;
 mod owned;
 mod reducers;
+mod repeated;
 
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,7 @@ fn main() -> std::process::ExitCode {
         mismatch::tests(),
         owned::tests(),
         reducers::tests(),
+        repeated::tests(),
     ])
 }
 
