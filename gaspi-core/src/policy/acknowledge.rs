@@ -14,8 +14,8 @@ const ANSWER_NS: u64 = 2_000_000;
 /// sender has nothing to wait for but this.
 const BULK: u64 = 64 * 1024;
 
-/// So many messages of channels, for whose end nobody waits, are acknowledged together: their sender
-/// only has to keep its list of them short.
+/// So many messages of channels, for whose end nobody waits, are acknowledged together: their
+/// sender only has to keep its list of them short.
 const TOGETHER: u64 = 8;
 
 /// A put that was completed here.
