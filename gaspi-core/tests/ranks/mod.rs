@@ -218,6 +218,8 @@ pub(crate) fn run_owned_with_devices<T: Send>(
     prepare(&devices.0);
     let job = |id: &str, rank| {
         let mut job = nodes.job(id, rank, size);
+        // Whatever carries those of other tests: what is asked of devices is about them.
+        job.device.messages = MessageCarrier::Device;
         ask(&mut job.device);
         job
     };
