@@ -112,6 +112,7 @@ impl AckDelay {
     pub(crate) fn on_completed(&mut self, batch: Batch) {
         self.completed += batch.puts;
         self.awaited |= batch.awaited;
+        self.due |= batch.urgent;
         self.unanswered = !batch.plain;
         self.piggybacks &= !batch.plain;
     }
@@ -159,9 +160,9 @@ impl AckDelay {
         let due = self.is_pending()
             && match flush {
                 Flush::All => true,
-                Flush::Awaited => self.awaited,
+                Flush::Awaited => self.awaited || self.due,
                 Flush::Undelayed { tick } => {
-                    let may_wait = self.piggybacks || !self.awaited;
+                    let may_wait = !self.due && (self.piggybacks || !self.awaited);
                     !may_wait || (tick && std::mem::replace(&mut self.ticked, true))
                 }
             };
@@ -218,7 +219,14 @@ mod tests {
         }
         delay.on_completed(batch(&[MESSAGE]));
         assert_eq!((delay.take(), delay.is_pending()), (Some(TOGETHER), false));
-        // One that is asked for, or for which somebody waits, is not kept back.
+        // One that is asked for, that is urgent, or for which somebody waits, is not kept back.
+        let refused = batch(&[Completed::Refused]);
+        for flush in [Flush::Awaited, Flush::Undelayed { tick: false }, Flush::All] {
+            let mut urgent = AckDelay::default();
+            urgent.on_completed(refused);
+            assert!(urgent.is_due(flush));
+            assert_eq!((urgent.take(), urgent.is_due(flush)), (Some(1), false));
+        }
         delay.on_completed(batch(&[MESSAGE]));
         assert!(delay.is_due(Flush::All));
         assert_eq!(delay.take(), Some(TOGETHER + 1));

@@ -298,6 +298,10 @@ impl Progress {
         self.later.device_due_ns = served.verbs().and_then(Verbs::attend);
         let corked = endpoints.flush_corked(tcp.up);
         let ticked = endpoints.polling.owner() == PollOwner::Timer;
+        // What goes along with something else, by all appearances, has until the next tick, unless
+        // that is far.
+        let undelayed = Flush::Undelayed { tick: true };
+        let flush = if ticked && !self.schedule.is_slow() { undelayed } else { Flush::All };
         let (mut acks_delayed, receiver) = (false, try_receiver(endpoints));
         let held = receiver.is_none();
         if let Some(mut receiver) = receiver {
@@ -307,16 +311,11 @@ impl Progress {
             if self.traffic.should_poll_on(receiver.take_bulk()) {
                 busy_poll(tcp, &mut receiver);
             }
-            // What goes along with something else, by all appearances, has until the next tick,
-            // unless that is far.
-            if ticked && !self.schedule.is_slow() {
-                receiver.flush_acks(tcp, Flush::Undelayed { tick: true });
-            } else {
-                receiver.flush_acks(tcp, Flush::All);
-            }
+            receiver.flush_acks(tcp, flush);
             acks_delayed = receiver.has_unsent_acks();
             endpoints.polling.set_acks_delayed(acks_delayed);
         }
+        acks_delayed |= served.verbs().is_some_and(|verbs| verbs.flush_acks(flush));
         if endpoints.remote {
             let polls = endpoints.polling.caller_polls();
             let sleeper = endpoints.polling.has_sleeper();

@@ -30,6 +30,8 @@ pub(crate) struct Polling {
     /// Whether acknowledgements wait for something to go along with, so that the progress thread
     /// has to tick on; changed with the receiver.
     acks_delayed: AtomicBool,
+    /// The same of what a device has brought; changed with its receive queue.
+    device_acks_delayed: AtomicBool,
     /// Whether a socket is out of the set, which somebody has to look at by himself; changed with
     /// the receiver.
     direct_poll: AtomicBool,
@@ -51,6 +53,7 @@ impl Polling {
             sleeper: AtomicBool::new(false),
             brief: AtomicBool::new(false),
             acks_delayed: AtomicBool::new(false),
+            device_acks_delayed: AtomicBool::new(false),
             direct_poll: AtomicBool::new(false),
             ticks_slowly: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -181,6 +184,16 @@ impl Polling {
         self.acks_delayed.store(delayed, Ordering::Relaxed);
     }
 
+    /// The same of what a device has brought. Only with its receive queue.
+    pub(crate) fn set_device_acks_delayed(&self, delayed: bool) {
+        self.device_acks_delayed.store(delayed, Ordering::Relaxed);
+    }
+
+    /// Whether those do.
+    pub(crate) fn are_device_acks_delayed(&self) -> bool {
+        self.device_acks_delayed.load(Ordering::Relaxed)
+    }
+
     /// Whether a socket is out of the set. Only with the receiver.
     pub(super) fn set_direct(&self, direct: bool) {
         self.direct_poll.store(direct, Ordering::Relaxed);
@@ -193,7 +206,8 @@ impl Polling {
 
     /// Whether the thread has to tick on, since nothing would wake it for what is left to it.
     pub(crate) fn needs_timer(&self) -> bool {
-        self.is_direct() || self.acks_delayed.load(Ordering::Relaxed)
+        let delayed = [&self.acks_delayed, &self.device_acks_delayed];
+        self.is_direct() || delayed.into_iter().any(|delayed| delayed.load(Ordering::Relaxed))
     }
 
     /// Whether the ticks are far apart from now on.

@@ -17,8 +17,9 @@ use super::receives::Receives;
 use super::{STREAM, Verbs};
 use crate::ids::Rank;
 use crate::policy::acknowledge::{Batch, Flush};
+use crate::policy::owner::PollOwner;
 use crate::policy::pair_failures::PairFailures;
-use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering, fence};
 use crate::transport::numbers::NumberMap;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
@@ -132,7 +133,7 @@ pub(super) struct Streams {
     pub(super) parked: VecDeque<(Rank, u32, Chunk)>,
     /// Those of which the peer has been told as handled, though their pair is no more.
     pub(super) counted: Vec<(Rank, u32)>,
-    /// Whose peers wait for acknowledgements.
+    /// Whose puts have been completed, and not all acknowledged.
     ack_due: Vec<Arc<Connection>>,
 }
 
@@ -307,13 +308,40 @@ impl Verbs<'_> {
         }
     }
 
-    /// All that came together has been handled.
+    /// All that came together has been handled. Acknowledgements for which nobody waits are left to
+    /// the progress thread, if it ticks, unless they go along with something else before.
     pub(super) fn end_of_bytes(self, receives: &mut Receives) {
         if receives.streams.ack_due.is_empty() {
             return;
         }
-        for connection in std::mem::take(&mut receives.streams.ack_due) {
-            self.stream.send_ack(self.up, &connection, Flush::All);
+        let ticks = || self.stream.polling.owner() == PollOwner::Timer;
+        if ticks() {
+            self.send_acks(receives, Flush::Awaited);
+            // The thread says that it ticks no longer and looks then whether some are delayed: one
+            // of both sees the other.
+            fence(Ordering::SeqCst);
         }
+        if !ticks() {
+            self.send_acks(receives, Flush::All);
+        }
+    }
+
+    fn send_acks(self, receives: &mut Receives, flush: Flush) {
+        let due = &mut receives.streams.ack_due;
+        due.retain(|connection| self.stream.send_ack(self.up, connection, flush));
+        self.stream.polling.set_device_acks_delayed(!due.is_empty());
+    }
+
+    /// For the progress thread: sends acknowledgements that are delayed, as far as `flush` says;
+    /// whether some still are.
+    pub(crate) fn flush_acks(self, flush: Flush) -> bool {
+        if !self.stream.polling.are_device_acks_delayed() {
+            return false;
+        }
+        let mut receives = self.table.receives.lock();
+        if !receives.streams.ack_due.is_empty() {
+            self.send_acks(&mut receives, flush);
+        }
+        !receives.streams.ack_due.is_empty()
     }
 }
