@@ -1,11 +1,11 @@
 //! The fast path of short blocking operations.
 //!
 //! It either completes an operation, or does nothing, or leaves the operation in the queue for the
-//! same call to continue; the last two return `None`. It has no error paths, reads no clock and
-//! allocates nothing unless it hands over. All-reduces, reductions, broadcasts and barriers of one
-//! arrival run without their steps: they publish and read the same lines, so members on either path
-//! work together. For all others a task runs the steps: those by messages look after the sockets
-//! meanwhile.
+//! same call to continue; the last two return `None`. It has no error paths, reads no clock and,
+//! but for a result that is kept back, allocates nothing unless it hands over. All-reduces,
+//! reductions, broadcasts and barriers of one arrival run without their steps: they publish and
+//! read the same lines, so members on either path work together. For all others a task runs the
+//! steps: those by messages look after the sockets meanwhile.
 
 use std::sync::Arc;
 

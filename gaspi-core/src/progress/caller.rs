@@ -57,9 +57,7 @@ impl Arrivals<'_> {
         polling.note_brief();
         Some(found)
     }
-}
 
-impl Arrivals<'_> {
     /// The same with looks at the sockets, where no device carries what is waited for.
     pub(crate) fn poll_peers_briefly<T>(
         self,
