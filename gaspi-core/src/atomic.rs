@@ -111,19 +111,21 @@ impl Inner {
         let call = RemoteCall::Atomic { remote, operation };
         self.count_carried(rank, CarrierKind::Stream, Carried::Atomic);
         let waiting = waiting(Call::Atomic, remote.segment.0);
-        if !self.endpoints.stream.connections.is_carried(rank) {
-            let deadline = timeout.deadline();
-            let call = self.call_with_data(key, rank, deadline, call, waiting)?;
-            return self.finish_call(key, rank, call, deadline, waiting);
-        }
-        // By a device, whose answer most often comes before anybody looks at the clock.
-        let call = self.call(key, rank, Deadline::Now, call, &[])?;
+        let carried = self.endpoints.stream.connections.is_carried(rank);
+        // By a device it goes at once.
+        let begun = (!carried).then(|| timeout.deadline());
+        let call = match begun {
+            None => self.call(key, rank, Deadline::Now, call, &[])?,
+            Some(deadline) => self.call_with_data(key, rank, deadline, call, waiting)?,
+        };
+        // The answer most often comes before anybody looks at the clock.
         if timeout != Timeout::Test
             && let Some(Ok(value)) = self.look_for_message(|| call.outcome())
         {
             return Ok(value);
         }
-        self.finish_call(key, rank, call, timeout.deadline(), waiting)
+        let deadline = begun.unwrap_or_else(|| timeout.deadline());
+        self.finish_call(key, rank, call, deadline, waiting)
     }
 }
 

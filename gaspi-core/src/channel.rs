@@ -36,6 +36,7 @@ pub use arena_memory::ArenaMemory;
 pub use bundle::SharedData;
 pub use device_memory::DeviceBuffer;
 pub use memory::{Location, Mapped, Reached};
+pub use messages::ZERO_COPY_BYTES;
 pub use spec::{ChannelSpec, DataSpec};
 pub(crate) use spec::{describe, describe_many};
 pub use status::StatusRead;

@@ -81,7 +81,7 @@ pub mod wire;
 pub use bootstrap::{Job, TestMachine, TestProxy, Transport};
 pub use channel::{
     ArenaMemory, Channel, ChannelSpec, DataSpec, DeviceBuffer, Head, Lifetime, Location, Mapped,
-    Reached, SharedData, StatusRead,
+    Reached, SharedData, StatusRead, ZERO_COPY_BYTES,
 };
 pub use config::{Config, DeviceChoice, GidChoice, MessageCarrier, Network, QUEUE_MAX};
 pub use config::{RdmaParams, Topology, WriteEnd};

@@ -7,6 +7,11 @@ of the rounds; the spread is that of the rounds. A variant is a number of ranks 
 Horovod, or one plain process of Keras without it. One process is bound to one core, and several
 ranks to a core each. The global batch is the same for all. CPU time is user and system time of all
 ranks.
+
+The variant "apart" is as many plain processes at the same time, each with its part of each batch,
+that exchange nothing: what the machine gives to so many processes. By how much ranks of this layer
+take longer is the exposed part of their time: communication that nothing hides, and all else that
+the layer does.
 """
 
 import argparse
@@ -15,6 +20,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 
 BATCH = 64
@@ -32,7 +38,13 @@ GOALS = {
     "preprocessing": (None, 1.8),
 }
 RIVALS = ("horovod",)
+# Plain processes that train at the same time.
+APART = "apart"
+# The exposed part of an epoch, at most.
+EXPOSED_GOALS = {"lenet": 0.05}
 MARK = "tarantella-bench "
+# Names the directory in which processes apart meet.
+MEETING = "TNT_BENCH_MEETING"
 
 
 # In the processes that train.
@@ -82,7 +94,7 @@ def make_data(tf, name, variant, rank, size, steps=None):
         images = random.random((BATCH * (steps or STEPS), 28, 28, 1), np.float32)
         labels = random.integers(0, 10, len(images))
         samples, prepare = tf.data.Dataset.from_tensor_slices((images, labels)), None
-    parts = size if variant == "horovod" else 1
+    parts = size if variant in ("horovod", APART) else 1
     samples = samples.shard(size, rank) if parts > 1 else samples
     samples = samples if prepare is None else samples.map(prepare)
     return samples.batch(BATCH // parts).with_options(untuned)
@@ -126,9 +138,21 @@ def timed_epochs(keras, model, data, epochs):
     return [tuple(end - start for start, end in zip(*pair)) for pair in pairs]
 
 
+def meet(what, rank, size):
+    """Waits until all processes apart have come here."""
+    directory = os.environ[MEETING]
+    places = [os.path.join(directory, "{} {}".format(what, each)) for each in range(size)]
+    with open(places[rank], "w", encoding="utf-8"):
+        pass
+    while not all(os.path.exists(place) for place in places):
+        time.sleep(0.001)
+
+
 def train(name, variant, epochs):
     """Trains a model and tells what it took: per epoch, without the first."""
     rank, size, total = 0, 1, lambda values: values
+    if variant == APART:
+        rank, size = int(os.environ["GASPI_RANK"]), int(os.environ["GASPI_NRANKS"])
     if variant == "tarantella":
         import tarantella as tnt
 
@@ -167,6 +191,8 @@ def train(name, variant, epochs):
     ):
         if what != "fit" and (variant == "horovod" or name == "preprocessing"):
             continue
+        if variant == APART:
+            meet(what, rank, size)
         if action is None:
             times = timed_epochs(keras, model, data, epochs)
         else:
@@ -175,7 +201,7 @@ def train(name, variant, epochs):
         walls, cpus = (np.array(each) for each in zip(*times))
         cpus = total(cpus) if size > 1 else cpus
         found[what] = {"wall": float(np.median(walls)), "cpu": float(np.median(cpus))}
-    if rank == 0:
+    if rank == 0 or variant == APART:
         print(MARK + json.dumps(found), flush=True)
 
 
@@ -201,7 +227,7 @@ def command(variant, ranks):
 
     launcher = [tarantella_hosts.find_tool("gaspi_run"), "-n", str(ranks), "--kill-on-failure"]
     worker = [sys.executable, os.path.abspath(__file__)]
-    if variant == "tarantella":
+    if variant in ("tarantella", APART):
         return launcher + worker
     if variant == "horovod":
         return ["horovodrun", "--gloo", "-np", str(ranks)] + worker
@@ -218,21 +244,37 @@ def run(variant, ranks, name, epochs):
         "--epochs",
         str(epochs),
     ]
-    done = subprocess.run(
-        words,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env=environment(),
-        check=False,
-    )
-    for line in done.stdout.splitlines():
-        if MARK in line:
-            return json.loads(line[line.index(MARK) + len(MARK) :])
+    with tempfile.TemporaryDirectory() as meeting:
+        done = subprocess.run(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=dict(environment(), **{MEETING: meeting}),
+            check=False,
+        )
+    lines = [line for line in done.stdout.splitlines() if MARK in line]
+    told = [json.loads(line[line.index(MARK) + len(MARK) :]) for line in lines]
+    if len(told) == (ranks if variant == APART else 1):
+        return of_all(told)
     sys.stderr.write(done.stderr)
     raise SystemExit(
-        "{} on {} ranks ended with status {} and no figures".format(variant, ranks, done.returncode)
+        "{} on {} ranks ended with status {} and without all figures".format(
+            variant, ranks, done.returncode
+        )
     )
+
+
+def of_all(told):
+    """The figures of processes at the same time: the slowest one's wall time, CPU time of all."""
+    found = dict(told[0], first_step=max(one["first_step"] for one in told))
+    for what in (what for what in found if isinstance(found[what], dict)):
+        times = [one[what] for one in told]
+        found[what] = {
+            "wall": max(each["wall"] for each in times),
+            "cpu": sum(each["cpu"] for each in times),
+        }
+    return found
 
 
 def shortest(words, more=None, times=5):
@@ -268,6 +310,7 @@ def starts():
 def compare(options):
     """Runs all variants in rounds; what the rounds found, by model and variant."""
     variants = [("plain", 1)] + [("tarantella", ranks) for ranks in options.ranks]
+    variants += [(APART, ranks) for ranks in options.ranks if ranks > 1]
     variants += [(rival, ranks) for rival in options.rivals for ranks in options.ranks if ranks > 1]
     found = {}
     for number in range(options.rounds):
@@ -311,13 +354,19 @@ def rows(found):
             if what in rounds[0]:
                 throughput = median(plain, what, "wall") / median(rounds, what, "wall")
                 record[what + "_throughput_by_plain"] = throughput
+        apart = found.get((name, APART, ranks))
+        if apart and variant != APART:
+            pairs = zip(apart, rounds)
+            parts = [1 - one["fit"]["wall"] / two["fit"]["wall"] for one, two in pairs]
+            record["exposed"] = statistics.median(parts)
+            record["exposed_spread"] = [min(parts), max(parts)]
         yield record
 
 
 def table(records):
     """The records as text."""
     lines = [
-        "{:<13} {:<11} {:>5} {:>9} {:>9} {:>11} {:>11} {:>11} {:>9} {:>9}  {}".format(
+        "{:<13} {:<11} {:>5} {:>9} {:>9} {:>11} {:>11} {:>11} {:>9} {:>9} {:>9}  {}".format(
             "model",
             "variant",
             "ranks",
@@ -328,6 +377,7 @@ def table(records):
             "spread",
             "evaluate",
             "predict",
+            "exposed",
             "goals",
         )
     ]
@@ -335,11 +385,12 @@ def table(records):
         goal = ""
         if record["variant"] == "tarantella" and record["ranks"] == 2:
             cpu, throughput = GOALS[record["model"]]
-            goals = (("CPU-s", cpu), ("throughput", throughput))
+            exposed = EXPOSED_GOALS.get(record["model"])
+            goals = (("CPU-s", cpu), ("throughput", throughput), ("exposed", exposed))
             goal = ", ".join("{} {:g}".format(*each) for each in goals if each[1])
         lines.append(
             "{:<13} {:<11} {:>5} {:>9.2f} {:>9.2f} {:>10.2f}x {:>10.2f}x {:>11} {:>9} {:>9}"
-            "  {}".format(
+            " {:>9}  {}".format(
                 record["model"],
                 record["variant"],
                 record["ranks"],
@@ -352,6 +403,7 @@ def table(records):
                     "{:.2f}x".format(record[key]) if key in record else "-"
                     for key in ("evaluate_throughput_by_plain", "predict_throughput_by_plain")
                 ),
+                "{:.0f} %".format(100 * record["exposed"]) if "exposed" in record else "-",
                 goal,
             ).rstrip()
         )

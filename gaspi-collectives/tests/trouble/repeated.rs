@@ -4,6 +4,7 @@
 use super::ranks::{self, LIMIT};
 use super::{ALL, Memory, SOON, UNTOUCHED, call, check_sum, counter, ranks_below};
 use gaspi_collectives::algorithms::Collective;
+use gaspi_collectives::start_raw;
 use gaspi_core::{Error, Rank, TestMachine, Timeout};
 use std::sync::Barrier;
 use std::time::Instant;
@@ -76,6 +77,38 @@ fn one_whose_member_is_late_is_handed_over() {
     });
 }
 
+/// The data of a message that a rank has asked for goes to its place without a copy of the library.
+fn what_was_asked_for_is_received_in_its_place() {
+    const LONG: usize = 4 << 10;
+    let asked = Barrier::new(2);
+    ranks::run_on_machine(2, MANY_CORES, |rt| {
+        // Opens the channel.
+        super::sum_of_all(rt, ALL, COUNT);
+        let copied = [0; 5].map(|_| {
+            let mut memory = Memory::new(rt.rank(), LONG);
+            let mut request = memory.request(Collective::Broadcast, LONG as u64);
+            request.root = Rank(0);
+            request.receive = request.send.cast_mut();
+            let before = counter(rt, "BytesCopiedByCollectives");
+            if rt.rank() == request.root {
+                asked.wait();
+                call(rt, ALL, &request, LIMIT).expect("broadcast");
+            } else {
+                // SAFETY: the buffer lives until the operation has ended.
+                let mut started = unsafe { start_raw(rt, ALL, &request, LIMIT) }.expect("start");
+                let early = started.wait(Timeout::Test).expect_err("nothing was sent");
+                assert!(early.is_timeout(), "{early}");
+                asked.wait();
+                started.wait(LIMIT).expect("broadcast");
+            }
+            assert_eq!(memory.input, Memory::new(request.root, LONG).input);
+            counter(rt, "BytesCopiedByCollectives") - before
+        });
+        // What comes along with a head is copied.
+        assert!(copied.iter().all(|bytes| *bytes < 1 << 10), "{copied:?}");
+    });
+}
+
 fn ranks_that_call_others_are_told() {
     const SIZE: u32 = 3;
     let told = Barrier::new(SIZE as usize);
@@ -102,4 +135,6 @@ tests! {
         each_is_counted,
         one_whose_member_is_late_is_handed_over,
         ranks_that_call_others_are_told;
+    TCP:
+        what_was_asked_for_is_received_in_its_place;
 }

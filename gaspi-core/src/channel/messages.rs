@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Data from this size on is sent without a copy where it may be: less is copied as quickly as an
 /// acknowledgement comes.
-pub(super) const ZERO_COPY_BYTES: usize = 96 << 10;
+pub const ZERO_COPY_BYTES: usize = 96 << 10;
 
 /// For puts that set no word: none is ever set to 0.
 pub(super) const NO_WORD: (u32, u32) = (0, 0);

@@ -6,7 +6,7 @@ use crate::os::clock;
 #[cfg(feature = "test-transports")]
 use crate::sync::epoch;
 use crate::timeout::{Deadline, Timeout};
-use crate::wait::{Looks, Sockets, Waiter, Waiting};
+use crate::wait::{Sockets, Waiter, Waiting};
 
 impl Inner {
     /// Waits until `attempt` gives something or the deadline has passed, and counts the time that
@@ -70,13 +70,23 @@ impl Inner {
         found
     }
 
-    /// Looks for what a message of another rank brings where a device carries those, for as long as
-    /// such a message takes, and without a look at the clock. What else may end the wait is left to
-    /// [`until`](Inner::until).
+    /// Looks for what a message of another rank brings, for as long as a short one takes, and
+    /// without a look at the clock: where a device carries messages, or this rank has a core of its
+    /// own. What else may end the wait is left to [`until`](Inner::until).
     pub(crate) fn look_for_message<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        self.endpoints.device.as_ref().filter(|device| device.carries_messages())?;
+        #[cfg(feature = "test-transports")]
+        if self.endpoints.twin.is_some() {
+            return None;
+        }
+        if !self.endpoints.remote {
+            return None;
+        }
+        let by_device = self.endpoints.device.as_ref().is_some_and(|it| it.carries_messages());
+        if !by_device && !self.waiter.spins() {
+            return None;
+        }
         self.endpoints.flush(self);
-        self.arrivals().poll_briefly(self.waiter, Looks::ForMessages, &mut attempt)
+        self.arrivals().poll_peers_briefly(self.waiter, &mut attempt)
     }
 
     /// Repeats `attempt` with looks at what ranks of other nodes send in between, for about as long

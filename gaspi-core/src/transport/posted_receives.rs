@@ -68,6 +68,15 @@ impl PostedReceives {
         self.count.store(all.len(), Ordering::Relaxed);
     }
 
+    /// Whether a message of this rank has a destination of which nothing has come.
+    pub(crate) fn expects(&self, from: Rank) -> bool {
+        // Relaxed: as in `post`.
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.all.lock().iter().any(|one| one.from == from && one.before.is_none())
+    }
+
     /// The message in a slot has come, and is not expected any more. How many bytes at the begin of
     /// its data are in the slot, and not where it was to go; all if none.
     pub(crate) fn complete(&self, from: Rank, slot: u64) -> Option<u64> {

@@ -11,13 +11,12 @@ use crate::policy::acknowledge::{Batch, Flush};
 use crate::policy::focus::{Focus, Look};
 use crate::policy::owner::PollOwner;
 use crate::sync::{Ordering, epoch, fence};
-use crate::transport::posted_receives::HEAD_BYTES;
-use crate::transport::software_target::{IncomingBody, Served};
+use crate::transport::software_target::Served;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::{Broken, Connection};
 use crate::transport::tcp::endpoint_table::EndpointTable;
 use crate::transport::tcp::poll_sets::WAKEUP_SOCKET;
-use crate::wire::frame::{ACK_LEN, FRAME_MAX, Frame, PREFIX, PUT_LEN};
+use crate::wire::frame::{FRAME_MAX, Frame, PREFIX};
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -25,16 +24,8 @@ use std::sync::Arc;
 
 /// Rounds of receiving before other connections get a turn.
 const ROUNDS: usize = 16;
-/// Bytes to receive at once, where small frames are expected.
-const MANY: usize = 64 * 1024;
 /// Bytes of a frame that there is room for before a longer one comes.
 const USUAL: usize = 256 * 1024;
-/// Bytes to receive at once behind a large payload: the frame of the next one, which goes to its
-/// place, not here, and where whole pages are copied as such.
-const FEW: usize = PUT_LEN;
-/// The same behind a message of a channel: the next one comes with an acknowledgement and the news
-/// of slots in front of it, and its head goes to the slot.
-const FEW_OF_CHANNEL: usize = ACK_LEN + 2 * PUT_LEN + HEAD_BYTES;
 /// How often the kernel is told to let acknowledgements wait.
 const READS_PER_DELAY: u32 = 32;
 
@@ -324,12 +315,14 @@ impl Receiver {
     ) -> Result<bool, Broken> {
         let Some(fd) = connection.fd() else { return Ok(false) };
         let mut busy = false;
+        let mut want = first_want(tcp, connection, incoming);
         for _ in 0..ROUNDS {
             let drained = if incoming.served.body.is_some() {
                 self.body(tcp, connection, fd, incoming)?
             } else {
-                self.frames(tcp, connection, fd, incoming)?
+                self.frames(tcp, connection, fd, incoming, want)?
             };
+            want = incoming.want();
             match drained {
                 Received::Nothing => break,
                 Received::All => {
@@ -342,19 +335,19 @@ impl Receiver {
         Ok(busy)
     }
 
-    /// Receives frames and handles those that are whole.
+    /// Receives frames, so many bytes of them, and handles those that are whole.
     fn frames(
         &mut self,
         tcp: Tcp<'_>,
         connection: &Connection,
         fd: BorrowedFd<'_>,
         incoming: &mut Incoming,
+        want: usize,
     ) -> Result<Received, Broken> {
         if let Some(left) = incoming.left_of_long() {
             return self.long_frame(tcp, connection, fd, incoming, left);
         }
         let have = incoming.partial.len();
-        let want = if incoming.few == 0 { MANY } else { incoming.few };
         self.make_room(have + want);
         self.buffer[..have].copy_from_slice(&incoming.partial);
         let room = &mut self.buffer[have..have + want];
@@ -529,8 +522,11 @@ impl Incoming {
     }
 }
 
+mod amounts;
 mod long_frames;
 mod resumed;
+
+use amounts::{MANY, few_behind, first_want};
 
 /// After something was received, before it is handled: what it speaks of comes first.
 fn catch_up(tcp: Tcp<'_>, connection: &Connection) {
@@ -538,11 +534,6 @@ fn catch_up(tcp: Tcp<'_>, connection: &Connection) {
         tcp.up.make_visible();
     }
     tcp.up.catch_up();
-}
-
-/// How many bytes to receive at once where the frame behind a payload is expected.
-fn few_behind(body: &IncomingBody) -> usize {
-    if body.is_of_channel() { FEW_OF_CHANNEL } else { FEW }
 }
 
 /// What one receiving brought.

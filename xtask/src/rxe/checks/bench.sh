@@ -37,6 +37,8 @@ bench limits --sizes 64K --iterations 2000
 beside "raw write, memory polled, 8 B" "$(median 8 "raw write, memory polled")" ib_write_lat \
     "$write" us
 beside "raw message, 8 B" "$(median 8 "raw message")" ib_send_lat "$send" us
+beside "raw messages that cross, 8 B" "$(median 8 "raw messages that cross")" "raw message" \
+    "$(median 8 "raw message")" us
 beside "raw read, 8 B" "$(median 8 "raw read")" ib_read_lat "$read" us
 flow=$(awk "BEGIN { print 65536 / 1.048576 / $(median 65536 "raw writes") }")
 beside "raw writes, 64 KiB" "$flow" ib_write_bw "$rate" MB/s
