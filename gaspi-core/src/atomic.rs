@@ -120,7 +120,7 @@ impl Inner {
         };
         // The answer most often comes before anybody looks at the clock.
         if timeout != Timeout::Test
-            && let Some(Ok(value)) = self.look_for_message(|| call.outcome())
+            && let Some(Ok(value)) = self.look_for_message(waiting.call, || call.outcome())
         {
             return Ok(value);
         }

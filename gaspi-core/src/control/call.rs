@@ -275,9 +275,12 @@ impl GroupCall<'_> {
         self.await_by(deadline != Deadline::Now, || deadline)
     }
 
-    /// The same for a call that has just begun. Where all others arrive soon, nobody looks at the
-    /// clock.
+    /// The same for a call that has just begun. Where all others of its node arrive soon, nobody
+    /// looks at the clock. Looks at sockets may take long, so that a timeout begins before.
     pub(super) fn await_all_within(&mut self, timeout: Timeout) -> Result<()> {
+        if matches!(timeout, Timeout::Millis(_)) && self.inner.endpoints.remote {
+            return self.await_all(timeout.deadline());
+        }
         self.await_by(timeout != Timeout::Test, || timeout.deadline())
     }
 
@@ -345,13 +348,13 @@ impl GroupCall<'_> {
         if !waits {
             return look().is_some();
         }
-        look().or_else(|| inner.look_for_message(look)).is_some()
+        look().or_else(|| inner.look_for_message(self.waiting().call, look)).is_some()
     }
 
     /// Once the node has arrived only messages of other leaders are missing.
     fn look_for_leaders(&self, look: impl FnMut() -> Option<()>) -> Option<()> {
         let told = self.state.active.as_ref().is_some_and(|active| active.node_told);
-        if told { self.inner.look_for_message(look) } else { None }
+        if told { self.inner.look_for_message(self.waiting().call, look) } else { None }
     }
 
     /// Waits for members that are late, differ, have died or left; `None` once the deadline has

@@ -1,12 +1,11 @@
 //! How a call waits: it looks after what peers send, as long as it takes.
 
 use super::Inner;
-#[cfg(feature = "test-transports")]
 use crate::os::clock;
 #[cfg(feature = "test-transports")]
 use crate::sync::epoch;
 use crate::timeout::{Deadline, Timeout};
-use crate::wait::{Sockets, Waiter, Waiting};
+use crate::wait::{Call, Sockets, Waiter, Waiting};
 
 impl Inner {
     /// Waits until `attempt` gives something or the deadline has passed, and counts the time that
@@ -70,10 +69,14 @@ impl Inner {
         found
     }
 
-    /// Looks for what a message of another rank brings, for as long as a short one takes, and
-    /// without a look at the clock: where a device carries messages, or this rank has a core of its
-    /// own. What else may end the wait is left to [`until`](Inner::until).
-    pub(crate) fn look_for_message<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+    /// Looks for what a message of another rank brings, for as long as a short one takes: where a
+    /// device carries messages, or this rank has a core of its own. What else may end the wait is
+    /// left to [`until`](Inner::until).
+    pub(crate) fn look_for_message<T>(
+        &self,
+        call: Call,
+        mut attempt: impl FnMut() -> Option<T>,
+    ) -> Option<T> {
         #[cfg(feature = "test-transports")]
         if self.endpoints.twin.is_some() {
             return None;
@@ -81,12 +84,19 @@ impl Inner {
         if !self.endpoints.remote {
             return None;
         }
-        let by_device = self.endpoints.device.as_ref().is_some_and(|it| it.carries_messages());
-        if !by_device && !self.waiter.spins() {
+        if self.endpoints.device.as_ref().is_some_and(|device| device.carries_messages()) {
+            self.endpoints.flush(self);
+            return self.arrivals().poll_peers_briefly(self.waiter, &mut attempt);
+        }
+        if !self.waiter.spins() {
             return None;
         }
+        // Beside system calls those of the clock do not show.
+        let began = clock::now();
         self.endpoints.flush(self);
-        self.arrivals().poll_peers_briefly(self.waiter, &mut attempt)
+        let found = self.arrivals().poll_peers_briefly(self.waiter, &mut attempt);
+        self.count_waiting(call, clock::since(began));
+        found
     }
 
     /// Repeats `attempt` with looks at what ranks of other nodes send in between, for about as long

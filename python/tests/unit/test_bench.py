@@ -31,6 +31,7 @@ FOUND = {
     ("lenet", "plain", 1): [figures(4.0, 4.0), figures(3.0, 4.0), figures(9.0, 4.0)],
     ("lenet", "tarantella", 1): [figures(4.1, 4.1)] * 3,
     ("lenet", "tarantella", 2): [figures(2.0, 5.0), figures(2.0, 4.0), figures(7.0, 7.0)],
+    ("lenet", "apart", 2): [figures(1.5, 2.0), figures(1.8, 2.0), figures(6.3, 2.0)],
     ("lenet", "horovod", 2): [figures(2.5, 6.8)] * 3,
 }
 
@@ -48,12 +49,24 @@ class Comparison(unittest.TestCase):
         self.assertEqual(of["horovod", 2]["cpu_by_plain"], 1.7)
         self.assertEqual(of["tarantella", 2]["evaluate_throughput_by_plain"], 2.0)
 
+    def test_the_exposed_part_is_what_processes_apart_do_not_take(self):
+        of = {(record["variant"], record["ranks"]): record for record in self.records}
+        self.assertAlmostEqual(of["tarantella", 2]["exposed"], 0.1)
+        self.assertAlmostEqual(of["tarantella", 2]["exposed_spread"][1], 0.25)
+        self.assertNotIn("exposed", of["tarantella", 1])
+        self.assertNotIn("exposed", of["apart", 2])
+
+    def test_of_processes_at_the_same_time_the_slowest_counts(self):
+        found = bench.of_all([figures(2.0, 1.5), figures(3.0, 1.0)])
+        self.assertEqual(found["fit"], {"wall": 3.0, "cpu": 2.5})
+        self.assertEqual(found["evaluate"], {"wall": 0.75, "cpu": 2})
+
     def test_the_table_has_goals_beside_two_ranks(self):
         lines = bench.table(self.records).splitlines()
-        self.assertEqual(len(lines), 5)
+        self.assertEqual(len(lines), 6)
         row = next(line for line in lines if line.split()[1:3] == ["tarantella", "2"])
         self.assertEqual(row.split()[3:9], ["2.00", "5.00", "2.00x", "1.25x", "1.00-1.75", "2.00x"])
-        self.assertTrue(row.endswith("CPU-s 1.35, throughput 1.7"), row)
+        self.assertTrue(row.endswith("10 %  CPU-s 1.35, throughput 1.7, exposed 0.05"), row)
 
     def test_pictures_are_well_formed_and_inside_their_frame(self):
         for picture, words in (

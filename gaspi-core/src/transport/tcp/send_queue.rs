@@ -298,7 +298,7 @@ impl SendQueue {
 
     /// Puts the acknowledgement of what has been completed on the wire, behind the news of puts
     /// that were refused, which are counted too.
-    fn acknowledge(&mut self) {
+    pub(super) fn acknowledge(&mut self) {
         if let Some(puts) = self.acks.take() {
             Frame::Ack { puts }.append_to(&mut self.wire);
         }

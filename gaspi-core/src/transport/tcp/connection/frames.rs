@@ -1,10 +1,10 @@
-//! Frames that belong to no stream. Where something else than the socket carries the connection and
-//! nothing waits, a frame goes straight there: it shares nothing with what a socket needs.
+//! Frames that belong to no stream. Where nothing waits that would go before it, a frame goes
+//! straight to what carries the connection.
 
 use super::{Broken, Connection, Unsent};
 use crate::os::event::Epoll;
-use crate::os::socket::Piece;
-use crate::transport::tcp::send_queue::{Encode, Outgoing, SendQueue};
+use crate::os::socket::{self, Piece};
+use crate::transport::tcp::send_queue::{Carrying, Encode, Outgoing, SendQueue};
 
 impl Connection {
     /// Sends a frame as [`send`](Connection::send) does; `has_data` says that it carries data of
@@ -38,16 +38,27 @@ impl Connection {
         frame: &impl Encode,
         has_data: bool,
     ) -> Result<(), Broken> {
-        if !is_open_to_carrier(out) {
+        let open = is_open(out);
+        let socket = self.fd().filter(|_| open && is_open_to_socket(out, has_data));
+        let carried = open && out.carrying.other().is_some() && !out.acks.goes_along();
+        if socket.is_none() && !carried {
             let item = if has_data { Outgoing::with_data(frame) } else { Outgoing::new(frame) };
             return self.send_locked(poll, out, item);
         }
         frame.append_to(&mut out.wire);
         out.going_back.has_data = has_data;
-        let sent = out.carrying.other().map_or(Ok(0), |carrier| {
-            // SAFETY: bytes that are owned here, and none.
-            unsafe { carrier.send([Piece::of(&out.wire), Piece::of(&[])], has_data) }
-        });
+        if socket.is_some() {
+            out.acknowledge();
+        }
+        let pieces = [Piece::of(&out.wire), Piece::of(&[])];
+        // SAFETY: bytes that are owned here, and none.
+        let sent = unsafe {
+            match (socket, out.carrying.other()) {
+                (Some(fd), _) => socket::send(fd, pieces, &[]),
+                (None, Some(carrier)) => carrier.send(pieces, has_data),
+                (None, None) => Ok(0),
+            }
+        };
         // What is wrong, if anything is, shows when the rest is sent.
         out.sent = sent.unwrap_or(0);
         if out.sent == out.wire.len() {
@@ -58,27 +69,31 @@ impl Connection {
     }
 }
 
-/// Whether a frame may go at once to what carries the connection in place of its socket: nothing
-/// waits that would go before it or along with it, and nothing ends.
+/// Whether nothing waits that would go before a frame, and nothing ends.
 #[inline]
-fn is_open_to_carrier(out: &SendQueue) -> bool {
-    let nothing_waits = out.is_idle() && out.body.is_none() && !out.acks.goes_along();
-    let usable = !out.usage.is_broken() && !out.usage.is_ending() && !out.room.awaited;
-    let carried = out.carrying.other().is_some() && !out.going_back.has_any_beside();
-    nothing_waits && usable && carried
+fn is_open(out: &SendQueue) -> bool {
+    let nothing_waits = out.is_idle() && out.body.is_none();
+    nothing_waits && !out.usage.is_broken() && !out.usage.is_ending() && !out.room.awaited
+}
+
+/// Whether the socket carries all, and may carry this.
+#[inline]
+fn is_open_to_socket(out: &SendQueue, has_data: bool) -> bool {
+    let withheld = has_data && out.withheld.withholds();
+    matches!(out.carrying, Carrying::Socket) && !withheld
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::os::socket;
     use crate::policy::acknowledge::{Batch, Completed};
     use crate::sync::Mutex;
     use crate::transport::payload::ChannelMessage;
     use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier, Kept};
-    use crate::transport::tcp::send_queue::{Carrying, Withheld};
+    use crate::transport::tcp::send_queue::Withheld;
     use crate::wire::frame::Frame;
     use std::io;
+    use std::os::fd::{AsFd, OwnedFd};
     use std::sync::Arc;
 
     /// Takes as many bytes as it has room for, and notes them.
@@ -131,16 +146,22 @@ mod tests {
         bytes
     }
 
-    /// A connection that is carried, and what takes its bytes; the socket's other end stays open.
-    fn carried(name: &str, poll: &Epoll) -> (Connection, Arc<Narrow>, std::os::fd::OwnedFd) {
+    /// A connection, and the other end of its socket.
+    fn connected(name: &str, poll: &Epoll) -> (Connection, OwnedFd) {
         let name = format!("gaspi-connection-{name}-{}", std::process::id());
         let listener = socket::listen(&name).expect("listener");
         let client = socket::connect(&name).expect("connection");
-        let server = socket::accept(std::os::fd::AsFd::as_fd(&listener));
+        let server = socket::accept(listener.as_fd());
         let server = server.expect("accept").expect("one waits");
         let connection = Connection::between_nodes(1, 1, 0, &Arc::default(), Withheld::default());
         connection.established(client);
         connection.flush(poll).expect("sent");
+        (connection, server)
+    }
+
+    /// A connection that is carried, and what takes its bytes; the socket's other end stays open.
+    fn carried(name: &str, poll: &Epoll) -> (Connection, Arc<Narrow>, OwnedFd) {
+        let (connection, server) = connected(name, poll);
         let carrier = Arc::new(Narrow::default());
         connection.out().carrying = Carrying::Other(Arc::clone(&carrier) as Arc<dyn ByteCarrier>);
         (connection, carrier, server)
@@ -182,5 +203,51 @@ mod tests {
         let ping = Frame::Ping { request: 1 };
         connection.answer_frame(&poll, &ping, false);
         assert_eq!(*carrier.taken.lock(), bytes_of(&[ping, Frame::Ack { puts: 1 }]));
+    }
+
+    /// All that has come to a socket.
+    fn received(socket: &OwnedFd) -> Vec<u8> {
+        let (mut all, mut buffer) = (Vec::new(), [0; 4096]);
+        loop {
+            let piece = Piece { pointer: buffer.as_mut_ptr(), len: buffer.len() };
+            // SAFETY: the piece is the buffer.
+            match unsafe { socket::receive_bytes(socket.as_fd(), piece) } {
+                Ok(received) => all.extend_from_slice(&buffer[..received]),
+                Err(error) if socket::is_full(&error) => return all,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn frames_by_a_socket_keep_their_order_when_it_is_full() {
+        let poll = Epoll::new().expect("a set");
+        let (connection, server) = connected("by-socket", &poll);
+        let mut came = received(&server);
+        let hello = came.len();
+        poll.add(connection.fd().expect("a socket"), connection.token).expect("added");
+        let mut sent = Vec::new();
+        while connection.is_drained() {
+            sent.push(Frame::Ping { request: sent.len() as u64 });
+            let last = &sent[sent.len() - 1];
+            connection.send_frame(&poll, (last, false), || ()).expect("it is usable");
+        }
+        let mut completed = Batch::default();
+        completed.add(Completed::OfChannel { notified: true, in_flight: true, awaited: false });
+        connection.delay_ack(completed);
+        for request in 0..3 {
+            connection.answer_frame(&poll, &Frame::Ping { request }, false);
+            sent.push(Frame::Ping { request });
+        }
+        while !connection.is_drained() {
+            came.extend(received(&server));
+            connection.flush(&poll).expect("there is room");
+        }
+        sent.push(Frame::Ack { puts: 1 });
+        let last = Frame::Ping { request: 9 };
+        connection.send_frame(&poll, (&last, false), || ()).expect("it is usable");
+        sent.push(last);
+        came.extend(received(&server));
+        assert!(came[hello..] == bytes_of(&sent), "frames are missing, or in another order");
     }
 }

@@ -28,7 +28,8 @@ impl Incoming {
 /// How many bytes to receive first where a frame is expected. A message that has a destination may
 /// begin with it, whose data is then not received here.
 pub(super) fn first_want(tcp: Tcp<'_>, connection: &Connection, incoming: &Incoming) -> usize {
-    let peer = connection.peer().filter(|_| incoming.few == 0 && !connection.local);
+    let may_begin = incoming.served.body.is_none() && !connection.local;
+    let peer = connection.peer().filter(|_| may_begin && incoming.few < FEW_OF_CHANNEL);
     match peer.is_some_and(|peer| tcp.table.posted_receives.expects(Rank(peer))) {
         true => FEW_OF_CHANNEL,
         false => incoming.want(),
