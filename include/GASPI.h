@@ -149,7 +149,9 @@ gaspi_return_t gaspi_group_add(gaspi_group_t group, gaspi_rank_t rank);
 
 /**
  * Makes a group ready for collectives. Collective over its members, which must have added the same
- * ranks. Lists are compared while ranks wait: one that names no others ends at once.
+ * ranks to the same id: gaspi_group_create gives the lowest free one, so members create and delete
+ * groups in the same order. Lists are compared while ranks wait: one that names no others ends at
+ * once.
  * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_INV_GROUP if this rank is no member; GASPI_ERROR,
  *         on all members that wait, if their lists differ
  */
@@ -499,7 +501,8 @@ gaspi_return_t gaspi_passive_queue_purge(gaspi_timeout_t timeout);
 /* ---- Global atomics (GASPI 17.1, Global atomics) ----
  *
  * The value has 8 bytes at a multiple of 8 inside a segment, else GASPI_ERR_UNALIGN_OFF or
- * GASPI_ERR_INV_REM_OFF. Atomic against all other gaspi_atomic_* calls on it.
+ * GASPI_ERR_INV_REM_OFF. Atomic against all other gaspi_atomic_* calls on it. After GASPI_TIMEOUT
+ * the operation is under way: the same call continues it, any other one is another operation.
  */
 
 /**

@@ -118,7 +118,7 @@ impl Inner {
             None => self.call(key, rank, Deadline::Now, call, &[])?,
             Some(deadline) => self.call_with_data(key, rank, deadline, call, waiting)?,
         };
-        // The answer most often comes before anybody looks at the clock.
+        // The answer most often comes soon.
         if timeout != Timeout::Test
             && let Some(Ok(value)) = self.look_for_message(waiting.call, || call.outcome())
         {

@@ -84,18 +84,17 @@ impl Inner {
         if !self.endpoints.remote {
             return None;
         }
-        if self.endpoints.device.as_ref().is_some_and(|device| device.carries_messages()) {
-            self.endpoints.flush(self);
-            return self.arrivals().poll_peers_briefly(self.waiter, &mut attempt);
-        }
-        if !self.waiter.spins() {
+        let by_device = self.endpoints.device.as_ref().is_some_and(|it| it.carries_messages());
+        if !by_device && !self.waiter.spins() {
             return None;
         }
         // Beside system calls those of the clock do not show.
-        let began = clock::now();
+        let began = (!by_device).then(clock::now);
         self.endpoints.flush(self);
         let found = self.arrivals().poll_peers_briefly(self.waiter, &mut attempt);
-        self.count_waiting(call, clock::since(began));
+        if let Some(began) = began {
+            self.count_waiting(call, clock::since(began));
+        }
         found
     }
 
