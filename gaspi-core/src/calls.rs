@@ -10,7 +10,7 @@ use crate::timeout::Deadline;
 use crate::transport::RequestFailure;
 use crate::transport::requests::{PendingCall, RequestKey};
 use crate::transport::verbs::Verbs;
-use crate::wait::{Call, Waiting};
+use crate::wait::{Call, Waiting, waiting};
 use crate::wire::message::{Message, RemoteCall};
 use std::cell::Cell;
 use std::os::fd::BorrowedFd;
@@ -37,7 +37,7 @@ impl Inner {
     /// Gives the news of `rank`'s end a moment to arrive.
     pub(crate) fn explain(&self, rank: Rank, deadline: Deadline) {
         let deadline = deadline.at_most(EXPLAIN);
-        let waiting = Waiting { call: Call::Connect, object: rank.0.into() };
+        let waiting = waiting(Call::Connect, rank.0);
         self.until(deadline, waiting, || self.ranks.check_alive(rank, "").is_err().then_some(()));
     }
 
@@ -189,6 +189,7 @@ impl Inner {
         waiting: Waiting,
         patience: &Patience,
     ) -> Result<u64> {
+        let waiting = Waiting { peer: Some(rank), ..waiting };
         let outcome = self.until(deadline, waiting, || {
             let answered = || call.outcome();
             // A forked child may hold the connection of somebody who has left.

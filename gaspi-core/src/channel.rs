@@ -49,7 +49,7 @@ use crate::statistics::Counter;
 use crate::sync::epoch;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::timeout::Deadline;
-use crate::wait::{Call, waiting_group};
+use crate::wait::{Call, LongWait, waiting_group};
 use crate::wire::message::MemoryKey;
 use abort_notice::Notices;
 use arena::{FarEnd, View};
@@ -60,7 +60,7 @@ use memory::FoundMemory;
 use setup::Placement;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A member, and how far this rank is with it. Written by the threads of this rank only.
 #[derive(Debug)]
@@ -418,6 +418,11 @@ impl Channel {
         let waiter = self.inner.waiter.in_background();
         self.inner.until_by(waiter, deadline, waiting_group(Call::Channel, self.group), attempt)
     }
+
+    /// A call that has waited `since` then, waits in parts, and does something else in between.
+    pub fn long_wait(&self, since: Instant, deadline: Deadline) -> LongWait {
+        self.inner.waiter.long_wait_since(since, deadline)
+    }
 }
 
 impl Drop for Channel {
@@ -439,6 +444,18 @@ impl Runtime {
         attempt: impl FnMut() -> Option<T>,
     ) -> Option<T> {
         self.inner().until(deadline, waiting_group(Call::Channel, group), attempt)
+    }
+
+    /// As [`Channel::long_wait`], without a channel.
+    #[doc(hidden)]
+    pub fn long_wait(&self, since: Instant, deadline: Deadline) -> LongWait {
+        self.inner().waiter.long_wait_since(since, deadline)
+    }
+
+    /// After how long a call without a limit says what it waits for; `None`: never.
+    #[doc(hidden)]
+    pub fn stall_warning(&self) -> Option<Duration> {
+        self.inner().waiter.stall_warning()
     }
 }
 

@@ -19,6 +19,7 @@ mod arrived;
 mod call;
 pub(crate) mod handlers;
 mod in_node;
+mod in_words;
 pub(crate) mod leaders;
 mod peer_slice;
 mod procedures;

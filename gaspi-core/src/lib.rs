@@ -105,4 +105,6 @@ pub use transport::twin;
 #[doc(hidden)]
 pub use transport::verbs::rdma_checks;
 pub use view::View;
+#[doc(hidden)]
+pub use wait::LongWait;
 pub use wire::shared_layout::{STAGE_BYTES, SharedLayout};

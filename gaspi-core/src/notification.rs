@@ -6,7 +6,7 @@ use crate::ids::{NotificationId, SegmentId};
 use crate::runtime::{Inner, Runtime};
 use crate::sync::{epoch, slots};
 use crate::timeout::Timeout;
-use crate::wait::{Call, Waiting};
+use crate::wait::{Call, waiting};
 
 impl Inner {
     /// Checks a range of notification ids.
@@ -109,7 +109,7 @@ fn wait_some(
     if num == 0 {
         return look();
     }
-    let waiting = Waiting { call: Call::WaitSome, object: segment.0.into() };
+    let waiting = waiting(Call::WaitSome, segment.0);
     let found = inner
         .until_within(timeout, waiting, || inner.check_open().and_then(|()| look()).transpose());
     found.unwrap_or_else(|| Err(not_set(segment, begin, num))).map(Some)

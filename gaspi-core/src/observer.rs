@@ -144,7 +144,7 @@ mod tests {
     use super::*;
     use crate::os::memory;
     use crate::timeout::Deadline;
-    use crate::wait::{Waiter, Waiting};
+    use crate::wait::{Waiter, waiting};
     use std::sync::atomic::AtomicBool;
 
     const RANKS: u32 = 5;
@@ -166,7 +166,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let attempt = || over.load(Ordering::SeqCst).then_some(());
-                let waiting = Waiting { call, object };
+                let waiting = waiting(call, object);
                 Waiter::new(2, 1).until(area, None, Deadline::Never, waiting, attempt)
             });
             let seen = loop {

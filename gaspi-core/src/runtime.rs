@@ -35,7 +35,7 @@ use crate::transport::endpoint::{CarrierKind, Endpoint, Endpoints};
 use crate::transport::shm::pairs::Pairs;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::DeviceTable;
-use crate::wait::{Call, Waiter, Waiting};
+use crate::wait::{Call, Waiter, waiting};
 use std::any::Any;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -191,7 +191,7 @@ impl Inner {
     /// Tells the ranks of other nodes that this one leaves, and waits a moment until they have read
     /// what was sent to them: closing earlier could cost them the rest of it.
     fn say_goodbye(&self) {
-        let waiting = Waiting { call: Call::Term, object: self.ranks.me.0.into() };
+        let waiting = waiting(Call::Term, self.ranks.me.0);
         let limit = Deadline::Never.at_most(GOODBYE_LIMIT);
         // What others have put here is acknowledged first; another thread may be about to.
         let (paid, _) = self.waiter.until(&self.ranks.area, None, limit, waiting, || {
@@ -365,7 +365,7 @@ impl Runtime {
     pub fn term(&self, timeout: Timeout) -> Result<()> {
         let inner = &*self.inner;
         inner.check_open()?;
-        let waiting = Waiting { call: Call::Term, object: inner.ranks.me.0.into() };
+        let waiting = waiting(Call::Term, inner.ranks.me.0);
         let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
         let drained = inner.until(timeout.deadline(), waiting, || {
             for (queue, id) in inner.queues.iter().zip(0..) {

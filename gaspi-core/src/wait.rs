@@ -6,8 +6,10 @@
 //! what is waited for, the waiting thread looks after the sockets itself, and sleeps on them if no
 //! other thread does.
 
-use crate::ids::GroupId;
-use crate::os::clock::monotonic_ms;
+mod long;
+
+use crate::ids::{GroupId, Rank};
+use crate::os::clock;
 use crate::os::futex;
 use crate::policy::spin::{self, BRIEF_LOOKS, BRIEF_YIELDS, Next, Spin};
 use crate::statistics::Counter;
@@ -16,8 +18,12 @@ use crate::timeout::Deadline;
 use crate::transport::shm::area::{Note, SharedArea, wake_kind};
 use std::time::{Duration, Instant};
 
-/// A call without a limit that waits for so long says so in the log.
-const REPORT_AFTER: Duration = Duration::from_secs(60);
+pub use long::LongWait;
+use long::Reports;
+pub(crate) use long::stall_warning;
+
+/// Longest sleep between two looks.
+const SLEEP_MAX: Duration = Duration::from_secs(60);
 
 /// The sockets of a rank, as somebody who waits needs them.
 pub(crate) trait Sockets {
@@ -44,11 +50,30 @@ pub(crate) struct Waiting {
     pub(crate) call: Call,
     /// Segment, group, queue or rank that it was called for.
     pub(crate) object: u32,
+    /// Who has to answer, where that is one rank.
+    pub(crate) peer: Option<Rank>,
+}
+
+impl Waiting {
+    /// What it waits for, as far as its arguments tell.
+    fn of_what(self) -> String {
+        if let Some(rank) = self.peer {
+            return format!("an answer of {rank}");
+        }
+        match (self.call, self.call.object()) {
+            (Call::Wait, _) => format!("requests of queue {}", self.object),
+            (Call::WaitSome, _) => format!("a notification of segment {}", self.object),
+            (Call::PassiveReceive, _) => "a passive message of any rank".to_owned(),
+            (Call::PassiveSend, _) => format!("rank {} to receive", self.object),
+            (_, Some(kind)) => format!("{kind} {}", self.object),
+            (_, None) => "the other ranks".to_owned(),
+        }
+    }
 }
 
 /// How a call appears while it waits.
 pub(crate) fn waiting(call: Call, object: impl Into<u32>) -> Waiting {
-    Waiting { call, object: object.into() }
+    Waiting { call, object: object.into(), peer: None }
 }
 
 /// The object of a group's call.
@@ -155,12 +180,18 @@ pub(crate) struct Waiter {
     spin: bool,
     on_sockets: bool,
     background: bool,
+    stall_warning: Option<Duration>,
 }
 
 impl Waiter {
     /// `cores` usable by the `ranks` of this machine.
     pub(crate) fn new(ranks: u32, cores: u32) -> Waiter {
-        Waiter { spin: ranks <= cores, on_sockets: false, background: false }
+        Waiter { spin: ranks <= cores, on_sockets: false, background: false, stall_warning: None }
+    }
+
+    /// The same, where calls without a limit say what they wait for after some time.
+    pub(crate) fn warning_after(self, stall_warning: Option<Duration>) -> Waiter {
+        Waiter { stall_warning, ..self }
     }
 
     /// The same for a rank that may also wait for ranks of other nodes.
@@ -172,6 +203,21 @@ impl Waiter {
     /// program.
     pub(crate) fn in_background(self) -> Waiter {
         Waiter { spin: false, background: true, ..self }
+    }
+
+    /// After how long a call without a limit says what it waits for; `None`: never.
+    pub(crate) fn stall_warning(self) -> Option<Duration> {
+        self.stall_warning
+    }
+
+    /// A call that waits in parts, and has begun just now.
+    pub(crate) fn long_wait(self, deadline: Deadline) -> LongWait {
+        self.long_wait_since(clock::now(), deadline)
+    }
+
+    /// The same for one that has begun before.
+    pub(crate) fn long_wait_since(self, since: Instant, deadline: Deadline) -> LongWait {
+        LongWait::begin(since, deadline, self.stall_warning)
     }
 
     /// Whether whoever waits has to look after the sockets.
@@ -256,8 +302,11 @@ impl Waiter {
         if deadline.passed() {
             return (attempt(), waited);
         }
-        let noted = area.take_note().map(|note| NoteGuard::new(note, waiting));
-        let sleeper = Sleeper { waiter: self, area, sockets, deadline, waiting, started };
+        let since = long::since().unwrap_or(started);
+        let noted = area.take_note().map(|note| NoteGuard::new(note, waiting, since));
+        let says = deadline == Deadline::Never && !self.background;
+        let reports = Reports::new(since, self.stall_warning.filter(|_| says));
+        let sleeper = Sleeper { waiter: self, area, sockets, deadline, waiting, reports };
         let found = sleeper.sleep(attempt);
         drop(noted);
         (found, started.elapsed())
@@ -309,19 +358,19 @@ struct Sleeper<'a> {
     sockets: Option<&'a dyn Sockets>,
     deadline: Deadline,
     waiting: Waiting,
-    started: Instant,
+    reports: Reports,
 }
 
 impl Sleeper<'_> {
     /// Announce, look, sleep, until found or the deadline has passed.
     fn sleep<T>(&self, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
-        let Sleeper { area, deadline, waiting, started, .. } = *self;
+        let Sleeper { area, deadline, waiting, ref reports, .. } = *self;
         let wakeup = area.own_wakeup();
-        let mut reported = started;
         let _sleeping = self.sockets.map(SleepingGuard::new);
         loop {
             let mut found = None;
-            let limit = deadline.remaining().map_or(REPORT_AFTER, |left| left.min(REPORT_AFTER));
+            let next = deadline.remaining().or(reports.left());
+            let limit = next.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX));
             let on_sockets = self.sockets.is_some_and(|sockets| {
                 sockets.sleep(limit, &mut || {
                     wakeup.announce(waiting.call.wake_kind(), membarrier::heavy_global);
@@ -350,12 +399,7 @@ impl Sleeper<'_> {
             if deadline.passed() {
                 return None;
             }
-            if deadline == Deadline::Never && reported.elapsed() >= REPORT_AFTER {
-                reported = Instant::now();
-                let seconds = started.elapsed().as_secs();
-                let (call, object) = (waiting.call.name(), waiting.object);
-                log::warn!("{call}({object}): still waiting after {seconds} s without a timeout");
-            }
+            reports.tell(waiting.call.name(), || waiting.of_what());
         }
     }
 }
@@ -380,9 +424,10 @@ impl Drop for SleepingGuard<'_> {
 struct NoteGuard<'a>(&'a Note);
 
 impl<'a> NoteGuard<'a> {
-    fn new(note: &'a Note, waiting: Waiting) -> NoteGuard<'a> {
+    fn new(note: &'a Note, waiting: Waiting, since: Instant) -> NoteGuard<'a> {
+        let waited_ms = since.elapsed().as_millis() as u64;
         note.object.store(waiting.object, Ordering::Relaxed);
-        note.since_ms.store(monotonic_ms(), Ordering::Relaxed);
+        note.since_ms.store(clock::monotonic_ms().saturating_sub(waited_ms), Ordering::Relaxed);
         note.call.store(waiting.call as u32, Ordering::Release);
         NoteGuard(note)
     }
@@ -420,12 +465,12 @@ mod tests {
     #[test]
     fn traffic_does_not_keep_a_call_beyond_its_deadline() {
         let area = SharedArea::single(1).expect("an area");
-        let waiting = Waiting { call: Call::Wait, object: 0 };
+        let waiting = waiting(Call::Wait, 0_u32);
         let limit = Duration::from_millis(50);
         let (tell, ended) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             let deadline = Deadline::Never.at_most(limit);
-            let waiter = Waiter { spin: true, on_sockets: false, background: false };
+            let waiter = Waiter { spin: true, ..Waiter::new(1, 1) };
             let found = waiter.until(&area, Some(&Busy), deadline, waiting, || None::<()>);
             // Nobody listens if it took too long.
             let _ = tell.send(found);

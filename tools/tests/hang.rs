@@ -4,6 +4,7 @@
 
 mod harness;
 
+use gaspi_collectives::{TypedRequest, start};
 use gaspi_core::{Config, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
 use harness::{GUARD, Outcome, Run, ended, gaspi_run, run};
 use std::process::{Command, Stdio};
@@ -62,6 +63,7 @@ fn as_a_rank() {
             idle();
         }
         "objects" => objects(&join(), rank),
+        "long" => wait_long(&join(), rank),
         other => panic!("unknown part {other}"),
     }
 }
@@ -92,6 +94,68 @@ fn objects(runtime: &Runtime, rank: u16) {
                 runtime.group_add(all, Rank(rank)).expect("add");
             }
             runtime.group_commit(all, FOREVER).expect("commit");
+        }
+    }
+}
+
+/// Writes what the library warns of to standard error.
+struct Warnings;
+
+impl log::Log for Warnings {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() <= log::Level::Warn
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        if self.enabled(record.metadata()) {
+            eprintln!("{}", record.args());
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+fn group_of(runtime: &Runtime, ranks: &[u16]) -> GroupId {
+    let group = runtime.group_create().expect("group");
+    for rank in ranks {
+        runtime.group_add(group, Rank(*rank)).expect("add");
+    }
+    group
+}
+
+/// All ranks but one wait without a limit, each in another call.
+fn wait_long(runtime: &Runtime, rank: u16) {
+    log::set_logger(&Warnings).expect("no other logger");
+    log::set_max_level(log::LevelFilter::Warn);
+    let collective = |group| {
+        let mut barrier = start(runtime, group, TypedRequest::barrier(), FOREVER).expect("start");
+        barrier.wait(FOREVER).expect("wait");
+    };
+    // Ids are counted by each rank, and have to be the same on all members.
+    let groups = [[0, 1], [0, 3], [0, 4]].map(|ranks| group_of(runtime, &ranks));
+    let commit = |group| runtime.group_commit(group, FOREVER).expect("commit");
+    match rank {
+        0 => {
+            commit(groups[1]);
+            commit(groups[2]);
+            collective(groups[1]);
+            idle();
+        }
+        1 => commit(groups[0]),
+        2 => runtime.barrier(GroupId::ALL, FOREVER).expect("barrier"),
+        3 => {
+            commit(groups[1]);
+            collective(groups[1]);
+            collective(groups[1]);
+        }
+        4 => {
+            commit(groups[2]);
+            collective(groups[2]);
+        }
+        _ => {
+            let segment = SegmentId(9);
+            runtime.segment_alloc(segment, 64, Init::Zeroed).expect("segment");
+            let _ = runtime.notify_waitsome(segment, 0, 1, FOREVER);
         }
     }
 }
@@ -260,6 +324,39 @@ fn calls_tell_their_objects_and_threads_have_lines_of_their_own() {
             && rows.get(3).is_some_and(|row| shows(row, "joined", "group_commit", "group 2", "0-1"))
     });
     job.end();
+}
+
+#[test]
+fn calls_that_wait_for_long_say_what_for() {
+    for transport in ["shm", "tcp"] {
+        let mut command = playing("long", &["-n", "6", "--label"]);
+        command.env("GASPI_TRANSPORT", transport).env("GASPI_STALL_WARNING", "1");
+        let mut run = Run::start(command);
+        let mut said = String::new();
+        for (rank, call, awaited) in [
+            (1, "group_commit", "for ranks {0} to commit group 1"),
+            (2, "barrier", "for ranks 0, 1, 3, 4, 5 to arrive at barrier of group 0"),
+            (3, "a collective", "for rank 0 in barrier ("),
+            (4, "a collective", "for rank 0 to arrive at a collective of group 3"),
+            (5, "notify_waitsome", "for a notification of segment 9"),
+        ] {
+            let begin = format!("[{rank}] {call}: has waited ");
+            let is_it = |line: &str| line.starts_with(&begin) && line.contains(awaited);
+            // Each says it again, when it has waited twice as long.
+            run.until_said(&mut said, &format!("{transport}: {begin}N s {awaited}"), is_it, 2);
+        }
+        // The table tells the time since the call began.
+        let mut job = Watched { run, ranks: 6, text: String::new() };
+        job.table(|rows| {
+            let waited = |row: &Vec<String>| {
+                let seconds = cell(row, 5).strip_suffix(" s").and_then(|time| time.parse().ok());
+                seconds.is_some_and(|seconds: f64| seconds >= 2.0)
+            };
+            rows.len() >= 6 && rows[1..6].iter().all(waited)
+        });
+        job.run.signal("TERM");
+        assert_eq!(job.run.finish().code, Some(143));
+    }
 }
 
 #[test]

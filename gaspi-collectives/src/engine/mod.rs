@@ -8,13 +8,12 @@ mod operation;
 
 use gaspi_core::sync::{Condvar, Mutex, RwLock};
 use std::collections::HashSet;
-use std::env::VarError;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaspi_core::{Channel, ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout};
 
@@ -33,11 +32,6 @@ pub(crate) use operation::{Operation, Repeat};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
 const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";
-/// The variable that says after how many seconds a thread that waits for a bucket of a fused buffer
-/// says what is missing.
-const STALL_WARNING: &str = "GASPI_STALL_WARNING";
-/// The same where the variable is not set.
-const STALL_WARNING_DEFAULT: Duration = Duration::from_secs(60);
 /// The variable that names the mode of operations that name none.
 const MODE: &str = "GASPI_COLL_MODE";
 /// Slots for messages between two members of a channel.
@@ -73,22 +67,6 @@ fn named<T: FromStr<Err: fmt::Display>>(variable: &str) -> std::result::Result<O
             let parsed = name.to_string_lossy().parse().map(Some);
             parsed.map_err(|reason| format!("{variable}: {reason}"))
         }
-    }
-}
-
-/// What GASPI_STALL_WARNING says: 0 is never.
-fn stall_warning(
-    value: std::result::Result<String, VarError>,
-) -> std::result::Result<Option<Duration>, String> {
-    let text = match value {
-        Err(VarError::NotPresent) => return Ok(Some(STALL_WARNING_DEFAULT)),
-        Err(VarError::NotUnicode(text)) => text.to_string_lossy().into_owned(),
-        Ok(text) if text.is_empty() => return Ok(Some(STALL_WARNING_DEFAULT)),
-        Ok(text) => text,
-    };
-    match text.parse::<u32>() {
-        Ok(seconds) => Ok((seconds > 0).then(|| Duration::from_secs(seconds.into()))),
-        Err(_) => Err(format!("{STALL_WARNING} is {text:?}; it takes seconds, 0 for never")),
     }
 }
 
@@ -132,8 +110,6 @@ pub(crate) struct Engine {
     pub(crate) standard_plans: Mutex<PlanCache<StandardKey>>,
     /// The value of GASPI_COLL_ALGORITHM.
     preferred: std::result::Result<Option<Algorithm>, String>,
-    /// What GASPI_STALL_WARNING says.
-    stall_warning: std::result::Result<Option<Duration>, String>,
     /// The value of GASPI_COLL_MODE.
     mode: std::result::Result<Option<Mode>, String>,
     /// The process that made the thread: a forked child has none.
@@ -148,7 +124,6 @@ impl Engine {
             standard_plans: Mutex::default(),
             preferred: named(ALGORITHM),
             mode: named(MODE),
-            stall_warning: stall_warning(std::env::var(STALL_WARNING)),
             process: std::process::id(),
         }
     }
@@ -159,14 +134,6 @@ impl Engine {
     /// [`Error::Environment`] if it names none that exists.
     pub(crate) fn preferred(&self) -> Result<Option<Algorithm>> {
         self.preferred.clone().map_err(|reason| Error::Environment { reason })
-    }
-
-    /// After how long a thread that waits for a bucket says what is missing.
-    ///
-    /// # Errors
-    /// [`Error::Environment`] if GASPI_STALL_WARNING is no number.
-    pub(crate) fn stall_warning(&self) -> Result<Option<Duration>> {
-        self.stall_warning.clone().map_err(|reason| Error::Environment { reason })
     }
 
     /// The mode of operations that name none.
@@ -207,7 +174,7 @@ impl Engine {
     ) -> Result<Arc<Executor>> {
         let members = rt.group_ranks(group)?.len();
         let open = |timeout: Timeout| rt.channel_open(group, spec(members, prepared), timeout);
-        let channel = self.meet(deadline, open).map_err(|error| match error {
+        let channel = self.meet(rt, deadline, open).map_err(|error| match error {
             Error::Mismatch { group, difference } => {
                 let difference = format!(
                     "{difference}; channels are opened by the first operation of a group, with \
@@ -226,9 +193,11 @@ impl Engine {
     /// Those of `open`, which is called again after its timeouts.
     pub(crate) fn meet<T>(
         &self,
+        rt: &Runtime,
         deadline: Deadline,
         open: impl Fn(Timeout) -> Result<T>,
     ) -> Result<T> {
+        let (began, mut wait) = (Instant::now(), None);
         loop {
             // Other members may wait for operations that this rank has started or is about to
             // start.
@@ -237,7 +206,9 @@ impl Engine {
                 _ => OPENING_SLICE,
             });
             match open(remaining(slice)) {
-                Err(Error::Timeout { .. }) if slice != deadline && !deadline.passed() => {
+                Err(error) if error.is_timeout() && slice != deadline && !deadline.passed() => {
+                    let wait = wait.get_or_insert_with(|| rt.long_wait(began, deadline));
+                    wait.tell_pending("a collective", || error);
                     self.shared.progress(Driver::Other, |_| true);
                     self.shared.look_around(|executor| executor.active() > 0);
                 }
@@ -361,23 +332,5 @@ impl Drop for Shared {
     fn drop(&mut self) {
         // Its executors know the list.
         self.active.clear();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn stalls_are_told_after_seconds_or_never() {
-        let given = |text: &str| stall_warning(Ok(text.to_owned()));
-        assert_eq!(stall_warning(Err(VarError::NotPresent)), Ok(Some(Duration::from_secs(60))));
-        assert_eq!(given(""), Ok(Some(Duration::from_secs(60))));
-        assert_eq!(given("5"), Ok(Some(Duration::from_secs(5))));
-        assert_eq!(given("0"), Ok(None));
-        for wrong in ["-1", "1.5", "soon", "99999999999"] {
-            let reason = given(wrong).expect_err(wrong);
-            assert!(reason.contains("GASPI_STALL_WARNING") && reason.contains(wrong), "{reason}");
-        }
     }
 }

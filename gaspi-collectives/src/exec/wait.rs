@@ -76,10 +76,12 @@ impl Executor {
                 None => Err(pending()),
             };
         }
+        let wait = self.channel.long_wait(Instant::now() - QUIET, deadline);
         while !deadline.passed() {
             self.announce();
             others(true);
-            let late = self.channel.wait_for(deadline.at_most(LOOK_AROUND), || {
+            let part = wait.part(deadline.at_most(LOOK_AROUND));
+            let late = self.channel.wait_for(part, || {
                 self.progress(Driver::Waiter);
                 others(false);
                 self.look_at_notices();
@@ -88,6 +90,7 @@ impl Executor {
             if let Some(outcome) = late {
                 return outcome;
             }
+            wait.tell_pending("a collective", pending);
         }
         Err(pending())
     }

@@ -342,7 +342,6 @@ pub(super) fn create(
     let deadline = timeout.deadline();
     check(tensors, options)?;
     engine.preferred()?;
-    engine.stall_warning()?;
     let usual = engine.mode()?;
     let mode = options.mode.unwrap_or(usual);
     let declared = Declaration { group, tensors, options };
@@ -353,7 +352,7 @@ pub(super) fn create(
     let made = creating
         .compare(rt, declared, deadline)
         .and_then(|()| open(rt, engine, declared, &creating.layout, deadline))
-        .and_then(|opened| assemble(engine, declared, &creating.layout, opened));
+        .and_then(|opened| assemble(rt, declared, &creating.layout, opened));
     if made.as_ref().is_err_and(Error::is_timeout) {
         Fusions::of(rt).creating.lock().insert(group, creating);
     }
@@ -385,18 +384,19 @@ fn open(
     // `check` has found that the tensors can be counted so.
     let data = DataSpec { bytes: layout.bytes, status_words: declared.tensors.len() as u32 };
     let open = |timeout: Timeout| rt.channels_open(group, &specs, data, timeout);
-    let (channels, data) = engine.meet(deadline, open)?;
+    let (channels, data) = engine.meet(rt, deadline, open)?;
     Ok((channels, Some(data)))
 }
 
 /// Puts the fused buffer together.
 fn assemble(
-    engine: &Engine,
+    rt: &Runtime,
     Declaration { group, tensors, options }: Declaration<'_>,
     layout: &Layout,
     (channels, data): Opened,
 ) -> Result<Arc<Fused>> {
-    let (shared, stalls) = (&engine.shared, Stalls::new(engine.stall_warning()?));
+    let engine = Engine::of(rt);
+    let (shared, stalls) = (&engine.shared, Stalls::new(rt.stall_warning()));
     let mut plans: Vec<((u64, DataType), u64, Arc<Plan>)> = Vec::new();
     let mut prepared = Vec::with_capacity(channels.len());
     for (channel, bucket) in channels.into_iter().zip(&layout.buckets) {

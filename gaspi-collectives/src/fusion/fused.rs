@@ -346,6 +346,7 @@ impl Fused {
         mut ended: impl FnMut() -> Option<Result<T>>,
         pending: impl Fn() -> Error,
     ) -> Result<T> {
+        let mut wait = None;
         loop {
             self.tell();
             let attempt = || match ended() {
@@ -361,7 +362,11 @@ impl Fused {
                     return Ok(ended);
                 }
                 Ok(None) => watch.look(),
-                Err(error) if error.is_timeout() && !deadline.passed() => watch.look(),
+                Err(error) if error.is_timeout() && !deadline.passed() => {
+                    let channel = &bucket.executor.channel;
+                    wait.get_or_insert_with(|| channel.long_wait(watch.began(), deadline));
+                    watch.look();
+                }
                 Err(error) => {
                     if error.is_timeout() {
                         watch.look();

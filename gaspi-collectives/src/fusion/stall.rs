@@ -180,6 +180,11 @@ impl<'f> Watch<'f> {
         Watch { fused, subject, round, began, rest, asks: false }
     }
 
+    /// Since when it waits.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
     /// The earlier of the end of a wait and the next look.
     pub(super) fn limit(&self, deadline: Deadline) -> Deadline {
         self.rest.map_or(deadline, |rest| deadline.at_most(rest))

@@ -208,7 +208,7 @@ impl GroupCall<'_> {
         self.by_leaders().is_some() && !self.steps().has_told_all(step)
     }
 
-    fn steps(&self) -> &GroupSteps {
+    pub(super) fn steps(&self) -> &GroupSteps {
         self.inner.control.steps.of(self.group)
     }
 
@@ -290,7 +290,8 @@ impl GroupCall<'_> {
         let outcome = if self.all_arrive_briefly(waits, step, &mut next) {
             Ok(())
         } else {
-            self.await_rest(deadline(), step, &mut next).ok_or_else(|| self.timed_out(step))?
+            let outcome = self.await_rest(deadline(), step, &mut next);
+            outcome.ok_or_else(|| Error::Timeout { pending: self.missing(step) })?
         };
         let outcome = outcome.and_then(|()| self.hand_over(deadline, step));
         if outcome.as_ref().is_err_and(Error::is_timeout) {
@@ -430,7 +431,7 @@ impl GroupCall<'_> {
                 self.lose_patience(step);
             }
         }
-        let seen = seen.or_else(|| inner.until(deadline, waiting, || self.scan(step, next)));
+        let seen = seen.or_else(|| self.await_long(deadline, step, next));
         let (error, limit) = match seen? {
             Scan::Done(outcome) => return Some(outcome),
             Scan::Differs(error) => (error, MISMATCH_LIMIT),
@@ -448,6 +449,19 @@ impl GroupCall<'_> {
                 _ => None,
             });
         outcome.or_else(|| (clock::since(since) >= limit).then_some(Err(error)))
+    }
+
+    /// Waits for news of a step; who is missing after a long time is said.
+    fn await_long(&mut self, deadline: Deadline, step: u64, next: &mut usize) -> Option<Scan> {
+        let (inner, waiting) = (self.inner, self.waiting());
+        let wait = inner.waiter.long_wait(deadline);
+        loop {
+            let seen = inner.until(wait.part(deadline), waiting, || self.scan(step, next));
+            if seen.is_some() || deadline.passed() {
+                return seen;
+            }
+            wait.tell(self.key.kind.name(), || self.missing(step));
+        }
     }
 
     /// How a step stands. All members before `next` have arrived.
@@ -537,32 +551,6 @@ impl GroupCall<'_> {
     fn death(&self) -> Option<Error> {
         let rank = self.inner.ranks.dead_among(self.ranks())?;
         Some(self.inner.ranks.died(rank, self.key.kind.name()))
-    }
-
-    #[cold]
-    fn mismatch(&self, rank: Rank, other: u64) -> Error {
-        let difference = format!(
-            "{} called {}, {rank} called {}",
-            self.inner.ranks.me,
-            (self.key.describe)(self.key.signature),
-            (self.key.describe)(other),
-        );
-        Error::Mismatch { group: self.group, difference }
-    }
-
-    #[cold]
-    fn timed_out(&self, step: u64) -> Error {
-        let missing: Vec<String> = (0..self.ranks().len())
-            .filter(|member| self.slot(*member, step).poll(step) == Poll::Missing)
-            .filter(|member| !self.steps().has_arrived(step, *member))
-            .take(8)
-            .map(|member| self.ranks()[member].0.to_string())
-            .collect();
-        let kind = self.key.kind.name();
-        let ranks = if missing.len() == 1 { "rank" } else { "ranks" };
-        let missing = missing.join(", ");
-        let pending = format!("{ranks} {missing} to arrive at {kind} of {}", self.group);
-        Error::Timeout { pending }
     }
 
     /// This rank's next arrival publishes at least the first `bytes` of its staging. `alike` says

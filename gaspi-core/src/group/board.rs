@@ -88,6 +88,15 @@ impl Announced {
         }
     }
 
+    /// Whether the peer has begun to commit these ranks.
+    fn commits(&self, ranks: &[Rank]) -> bool {
+        let digest = digest_of(ranks);
+        let lists = self.queue.front().is_some_and(|first| *first.announce.ranks == *ranks);
+        let asks = self.asked.is_some_and(|(_, asked)| asked == digest);
+        let mut digests = self.digests.values().flatten();
+        lists || asks || digests.any(|told| told.digest == digest)
+    }
+
     /// The peer's commit of this number has ended.
     fn end(&mut self, attempt: u64) {
         self.ended = self.ended.max(attempt);
@@ -535,17 +544,25 @@ impl Board {
         Some(attempt.number)
     }
 
-    /// What a member that is missing does instead, where it is known.
-    pub(super) fn hint(&self, group: GroupId) -> String {
+    /// What one of those that are `missing` in a commit does instead, or who commits other ranks
+    /// under its id, where that is known.
+    pub(super) fn hint(&self, group: GroupId, missing: &[Rank]) -> String {
         let own = self.own[group.index()].attempt.as_ref();
+        let ranks = own.map_or(&[][..], |own| &own.ranks);
         let foreign = self.announced.iter().find_map(|((id, rank), announced)| {
-            let listed = own.is_some_and(|own| own.ranks.contains(rank));
             let first = announced.queue.front()?;
-            (*id == group && *rank != self.me && !listed).then_some((rank, &first.announce.ranks))
+            let other = *id == group && *rank != self.me && !ranks.contains(rank);
+            let commits = list(&first.announce.ranks);
+            other.then(|| format!("; {rank} commits {commits} under the same id"))
         });
-        foreign.map_or_else(String::new, |(rank, ranks)| {
-            format!("; {rank} commits {} under the same id", list(ranks))
-        })
+        let elsewhere = || {
+            let mut others = self.announced.iter().filter(|((id, rank), announced)| {
+                *id != group && missing.contains(rank) && announced.commits(ranks)
+            });
+            let ((id, rank), _) = others.next()?;
+            Some(format!("; {rank} commits the same ranks as {id}: all have to use one id"))
+        };
+        foreign.or_else(elsewhere).unwrap_or_default()
     }
 }
 

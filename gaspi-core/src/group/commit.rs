@@ -126,7 +126,7 @@ impl Inner {
                 self.abort(group, state.committed.is_none(), &error);
                 return Err(error);
             }
-            None => return Err(self.commit_timed_out(group)),
+            None => return Err(Error::Timeout { pending: self.awaited_by_commit(group) }),
         };
         self.note_committed(group, &mut state, ranks, me, incarnation)
     }
@@ -182,13 +182,14 @@ impl Inner {
             }
             groups.board.lock().lacks_members(group).then_some(News::LacksMembers)
         };
+        let wait = self.waiter.long_wait(deadline);
         loop {
             let next_question = self.ask_again(group, deadline);
-            match self.until(next_question, waiting, &mut news) {
+            match self.until(wait.part(next_question), waiting, &mut news) {
                 Some(News::Settled(settled)) => return Some(settled),
                 Some(News::HasLeft) => self.tell_all_of_commit(group, deadline),
                 None if deadline.passed() => return None,
-                None => {}
+                None => wait.tell(Call::Commit.name(), || self.awaited_by_commit(group)),
                 // Nothing wakes this rank when a list has lacked members, or not come, for long
                 // enough.
                 Some(News::LacksMembers) => {
@@ -318,15 +319,15 @@ impl Inner {
         }
     }
 
+    /// What a commit under way waits for.
     #[cold]
-    fn commit_timed_out(&self, group: GroupId) -> Error {
-        let pending = match self.standing(group) {
+    fn awaited_by_commit(&self, group: GroupId) -> String {
+        match self.standing(group) {
             Standing::Waiting(missing) => {
-                let hint = self.control.groups.board.lock().hint(group);
+                let hint = self.control.groups.board.lock().hint(group, &missing);
                 format!("ranks {} to commit {group}{hint}", list(&missing))
             }
             _ => format!("ranks that used {group} before to finish their last collective there"),
-        };
-        Error::Timeout { pending }
+        }
     }
 }

@@ -11,7 +11,7 @@ use crate::sync::{Ordering, epoch};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::requests::RequestKey;
 use crate::transport::shm::area::liveness;
-use crate::wait::{Call, Waiting};
+use crate::wait::{Call, waiting};
 use crate::wire;
 use crate::wire::message::RemoteCall;
 use crate::wire::shared_layout::OUTBOX_BUFFERS;
@@ -40,7 +40,7 @@ impl Inner {
 
     /// Takes the state to `receiver`, and what a timed-out call left there.
     fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, SendState)> {
-        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let waiting = waiting(Call::PassiveSend, receiver.0);
         let before = self.until(deadline, waiting, || {
             let mut sending = self.passive.outbox.lanes.of(receiver.index()).lock();
             match sending.state {
@@ -66,7 +66,7 @@ impl Inner {
         receiver: Rank,
         deadline: Deadline,
     ) -> Result<(u64, usize)> {
-        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let waiting = waiting(Call::PassiveSend, receiver.0);
         let buffer = self.until(deadline, waiting, || self.passive.outbox.free.lock().pop());
         let Some(buffer) = buffer else {
             let pending = format!("one of {OUTBOX_BUFFERS} passive messages to be received");
@@ -147,7 +147,7 @@ impl Inner {
                 self.post_passive(message, receiver, deadline)?
             }
         };
-        let waiting = Waiting { call: Call::PassiveSend, object: receiver.0.into() };
+        let waiting = waiting(Call::PassiveSend, receiver.0);
         let taken = self.until(deadline, waiting, || {
             if passive_taken(&slot.word, number) {
                 return Some(Ok(()));
@@ -189,7 +189,7 @@ impl Inner {
         }
         let mut bytes = vec![0; size as usize];
         self.copy_message(message, bytes.as_mut_ptr())?;
-        let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
+        let waiting = waiting(Call::PassiveSend, rank.0);
         let call = self.call_with_data(key, rank, deadline, RemoteCall::Passive(bytes), waiting)?;
         match self.finish_call(key, rank, call, deadline, waiting) {
             Ok(_) => Ok(()),
@@ -222,7 +222,7 @@ impl Inner {
             // Who cannot be told any more does not receive it either.
             let _ = self.send_message(rank, &withhold, Deadline::Now);
         }
-        let waiting = Waiting { call: Call::PassiveSend, object: rank.0.into() };
+        let waiting = waiting(Call::PassiveSend, rank.0);
         match self.finish_call(key, rank, call, deadline, waiting) {
             Err(error) if error.is_timeout() => {
                 Err(Error::Timeout { pending: format!("{rank} to give a passive message back") })
@@ -335,7 +335,7 @@ impl Runtime {
         let inner = self.inner();
         inner.check_open()?;
         inner.check_passive(segment, offset, size, u64::MAX)?;
-        let waiting = Waiting { call: Call::PassiveReceive, object: segment.0.into() };
+        let waiting = waiting(Call::PassiveReceive, segment.0);
         let received = inner.until(timeout.deadline(), waiting, || {
             inner.check_open().and_then(|()| inner.receive(segment, offset, size)).transpose()
         });

@@ -11,7 +11,7 @@ use crate::sync::Ordering;
 use crate::sync::epoch::{self};
 use crate::timeout::Timeout;
 use crate::transport::endpoint::CarrierKind;
-use crate::wait::{Call, Waiting};
+use crate::wait::{Call, waiting};
 use crate::wire::message::Stream;
 
 /// A thread that looks for the end of its own run looks at all that has come every so many times.
@@ -170,7 +170,7 @@ impl Runtime {
 
 #[cold]
 fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Result<()> {
-    let waiting = Waiting { call: Call::Wait, object: queue.0.into() };
+    let waiting = waiting(Call::Wait, queue.0);
     if !q.is_busy() {
         q.reset(&epoch::enter());
         inner.count(Counter::Waits, 1);

@@ -2,7 +2,7 @@
 
 use super::{COMMITS_MAX, Kept};
 use crate::control::leaders::route::QUESTION;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
 use crate::sync::epoch;
@@ -96,7 +96,7 @@ impl Inner {
     /// one could not be reached: members that know that a round began have to learn of its end.
     ///
     /// # Errors
-    /// That of the first member that could not be reached.
+    /// That of the first member that could not be reached and has not left.
     pub(crate) fn send_commit(
         &self,
         attempt: u64,
@@ -113,11 +113,15 @@ impl Inner {
             }
             messages.commits.push_back((attempt, Arc::clone(&kept)));
         }
-        let mut outcome = Ok(());
+        let (mut outcome, mut deadline) = (Ok(()), deadline);
         for rank in kept.to.iter().filter(|rank| **rank != self.ranks.me) {
+            let Err(error) = self.send_message(*rank, &kept.message, deadline) else { continue };
             // One wait for an explanation is enough.
-            let deadline = if outcome.is_ok() { deadline } else { Deadline::Now };
-            outcome = outcome.and(self.send_message(*rank, &kept.message, deadline));
+            deadline = Deadline::Now;
+            // Whether the commit needs one that has left depends on what that has committed.
+            if !matches!(error, Error::RankLeft { .. }) {
+                outcome = outcome.and(Err(error));
+            }
         }
         outcome
     }

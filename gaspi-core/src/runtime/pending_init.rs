@@ -40,11 +40,12 @@ use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin;
 use crate::transport::verbs::Device;
-use crate::wait::{Call, Waiter, Waiting};
+use crate::wait::{Call, Waiter, stall_warning, waiting};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 /// How far a start has come.
 #[derive(Debug)]
@@ -70,6 +71,8 @@ pub struct PendingInit {
     stage: Stage,
     /// The device that carries data between nodes, until it is used.
     device: Option<Device>,
+    /// After how long calls say what they wait for.
+    stall_warning: Option<Duration>,
     /// The seed of what delays requests.
     #[cfg(feature = "test-transports")]
     faults: Option<u64>,
@@ -148,6 +151,7 @@ impl PendingInit {
     /// [`Error::Config`], or what the operating system refuses.
     pub fn new(job: Job, config: Config) -> Result<PendingInit> {
         config.check()?;
+        let stall_warning = stall_warning()?;
         if job.size > 1 {
             descriptors::prepare(&job, &config)?;
         }
@@ -175,6 +179,7 @@ impl PendingInit {
             config,
             stage,
             device,
+            stall_warning,
             #[cfg(feature = "test-transports")]
             faults: None,
         })
@@ -272,6 +277,7 @@ impl PendingInit {
         let initial = initial_group(&config, size);
         let cores = self.job.machine.cores.unwrap_or(cores);
         let waiter = Waiter::new(ranks, cores).on_sockets(endpoints.remote);
+        let waiter = waiter.warning_after(self.stall_warning);
         let ranks =
             Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.stream.sets.wakeup));
         let leaders = initial.as_ref().and_then(|(_, members)| {
@@ -336,7 +342,9 @@ impl PendingInit {
     pub fn on_twin(job: Job, config: Config, network: twin::Network) -> Result<PendingInit> {
         config.check()?;
         membarrier::prepare();
-        Ok(PendingInit { job, config, stage: Stage::Twin(network), device: None, faults: None })
+        let stage = Stage::Twin(network);
+        let stall_warning = stall_warning()?;
+        Ok(PendingInit { job, config, stage, device: None, stall_warning, faults: None })
     }
 
     /// The same with requests that are delayed by a seed.
@@ -403,7 +411,7 @@ impl Inner {
         if !self.endpoints.stream.remote {
             return Ok(());
         }
-        let waiting = Waiting { call: Call::Init, object: 0 };
+        let waiting = waiting(Call::Init, 0_u32);
         let dialing = &self.endpoints.stream.dialing;
         let wanted = self.reached_first();
         // Nothing wakes a rank when it is time to connect to lower ones that have not done so:
@@ -430,7 +438,7 @@ impl Inner {
 
     /// Waits until every rank has mapped the shared area.
     fn await_all_joined(&self, deadline: Deadline) -> Result<()> {
-        let waiting = Waiting { call: Call::Init, object: 0 };
+        let waiting = waiting(Call::Init, 0_u32);
         let mut next = 0;
         let outcome = self.until(deadline, waiting, || {
             while next < self.ranks.size {

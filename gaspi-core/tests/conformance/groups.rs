@@ -101,6 +101,31 @@ fn a_commit_that_timed_out_continues() {
     });
 }
 
+fn a_member_that_uses_another_id_is_named() {
+    let named = Barrier::new(2);
+    run(2, |rt| {
+        let (me, other) = (rt.rank().0, 1 - rt.rank().0);
+        // Rank 1 counts one group more.
+        let groups = [0; 2].map(|_| group_of(rt, &[0, 1]));
+        let (own, its) = (groups[usize::from(me)], groups[usize::from(other)]);
+        let says = format!("rank {other} commits the same ranks as {its}");
+        let began = std::time::Instant::now();
+        loop {
+            let error = rt.group_commit(own, Timeout::Millis(30)).expect_err("it is alone");
+            assert!(matches!(error, Error::Timeout { .. }), "{error}");
+            if error.to_string().contains(&says) {
+                break;
+            }
+            assert!(began.elapsed() < std::time::Duration::from_secs(60), "{error}");
+        }
+        named.wait();
+        for group in [its, own] {
+            rt.group_commit(group, LIMIT).expect("both commit both");
+        }
+        rt.barrier(groups[0], LIMIT).expect("barrier");
+    });
+}
+
 fn the_next_use_of_an_id_waits_for_slower_ranks() {
     run(3, |rt| {
         for round in 0..100 {
@@ -274,6 +299,7 @@ tests! {
         what_cannot_be_committed_or_deleted,
         every_size_commits_with_and_without_holes,
         a_commit_that_timed_out_continues,
+        a_member_that_uses_another_id_is_named,
         the_next_use_of_an_id_waits_for_slower_ranks,
         overlapping_groups_are_independent,
         differing_lists_fail_on_all_also_where_they_are_not_mutual,

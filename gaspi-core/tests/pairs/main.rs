@@ -10,7 +10,8 @@ mod few_connections;
 use gaspi_core::*;
 use ranks::{LIMIT, Nodes, run_over};
 use std::mem::size_of;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -474,6 +475,49 @@ fn ends_are_heard_without_a_connection() {
     }
 }
 
+/// The rank that would notice a death dies too, and somebody else listens where the others ask.
+fn a_death_is_told_though_others_listen_where_the_dead_did() {
+    const RANKS: u32 = 4;
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let squatter = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = squatter.local_addr().expect("its address");
+    let over = AtomicBool::new(false);
+    let config = Config { topology: Topology::Dynamic, ..Config::default() };
+    let job = |id: &str, rank: Rank| {
+        let job = Nodes::Each.job(id, rank, RANKS);
+        // Only rank 0 has a connection with it, which it has made itself.
+        let taken = TestProxy::new(move |_| address);
+        if rank == Rank(1) { job.via_proxy(taken) } else { job }
+    };
+    let (together, ended) = (Barrier::new(RANKS as usize), Barrier::new(RANKS as usize));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::SeqCst) {
+                drop(squatter.accept().expect("somebody who asks"));
+            }
+        });
+        ranks::run_jobs(RANKS, &config, job, |rt| {
+            together.wait();
+            if rt.rank().0 < 2 {
+                end(rt, true);
+                ended.wait();
+                return;
+            }
+            ended.wait();
+            for rank in [Rank(0), Rank(1)] {
+                let begin = Instant::now();
+                while rt.state(rank).expect("state") == State::Healthy {
+                    assert!(begin.elapsed() < SOON, "nobody has told of the death of {rank}");
+                    std::thread::yield_now();
+                }
+            }
+            rt.term(LIMIT).expect("term");
+        });
+        over.store(true, Ordering::SeqCst);
+        drop(TcpStream::connect(address).expect("the last one"));
+    });
+}
+
 tests! {
     TCP:
         ends_are_heard_without_a_connection,
@@ -486,5 +530,6 @@ tests! {
         what_was_held_back_goes_out_though_the_rank_never_calls_again,
         a_target_that_stopped_calling_acknowledges,
         a_rank_leaves_while_its_peer_sends_on_the_same_connection,
-        a_rank_that_disconnects_again_at_once_loses_nothing;
+        a_rank_that_disconnects_again_at_once_loses_nothing,
+        a_death_is_told_though_others_listen_where_the_dead_did;
 }

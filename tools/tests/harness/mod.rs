@@ -114,6 +114,29 @@ impl Run {
         self.wait_for(|seen| seen.windows(text.len()).filter(is_it).count() >= times);
     }
 
+    /// Waits until standard error, which is added to `said`, has so many lines of a kind, `what` in
+    /// words.
+    pub(crate) fn until_said(
+        &mut self,
+        said: &mut String,
+        what: &str,
+        is_it: impl Fn(&str) -> bool,
+        times: usize,
+    ) {
+        let deadline = Instant::now() + GUARD;
+        loop {
+            let whole = said.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+            if whole.filter(|line| is_it(line)).count() >= times {
+                return;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.stderr.recv_timeout(left) {
+                Ok(bytes) => said.push_str(&String::from_utf8_lossy(&bytes)),
+                Err(error) => panic!("{error}: {what:?} was not said {times} times: {said}"),
+            }
+        }
+    }
+
     fn wait_for(&mut self, enough: impl Fn(&[u8]) -> bool) {
         let deadline = Instant::now() + GUARD;
         while !enough(&self.seen) {

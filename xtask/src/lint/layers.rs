@@ -91,6 +91,7 @@ const CORE: &[Layer] = &[
             "control::arrived",
             "control::call",
             "control::in_node",
+            "control::in_words",
             "control::leaders::procedures",
             "control::procedures",
             "control::reason",

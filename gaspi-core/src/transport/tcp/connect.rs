@@ -30,7 +30,7 @@ use crate::transport::tcp::Tcp;
 use crate::transport::tcp::dialing::{ConnectPurpose, Watch};
 use crate::transport::tcp::poll_sets::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
-use attempt::{Attempt, Outcome, advance, is_lack, nonce, other, say_welcome, talk};
+use attempt::{Answer, Attempt, Outcome, advance, is_lack, nonce, other, say_welcome, talk};
 use dials::{Again, Dial, Dials, Later};
 use ends::Ends;
 use keepalive::{Keepalive, Watched, has_ended, have_asked, tune};
@@ -179,7 +179,7 @@ impl Connector {
             self.serve_attempt(tcp, number);
         }
         for number in silent(self.dials.get(id)) {
-            self.failed(tcp, id, number, "no answer".to_owned(), false);
+            self.failed(tcp, id, number, "no answer".to_owned(), Answer::None);
         }
         self.try_next(tcp, id, now);
     }
@@ -229,6 +229,7 @@ impl Connector {
             watches,
             since,
             refused: !left.is_empty(),
+            absent: !left.is_empty(),
             ended: false,
             lacking,
             left: left.into_iter(),
@@ -262,6 +263,7 @@ impl Connector {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
                     if let Some(dial) = self.dials.get_mut(id) {
                         dial.refused &= refused;
+                        dial.absent &= refused;
                         dial.lacking |= is_lack(&error);
                         let remedy = match error.raw_os_error() {
                             Some(libc::EMFILE) => " on this side; raise the limit with ulimit -n",
@@ -320,19 +322,20 @@ impl Connector {
                 }
             }
             Outcome::Done => self.succeeded(tcp, id, number),
-            Outcome::Failed { reason, refused } => self.failed(tcp, id, number, reason, refused),
+            Outcome::Failed { reason, answer } => self.failed(tcp, id, number, reason, answer),
             Outcome::Ended { reason } => {
                 dial.ended = true;
-                self.failed(tcp, id, number, reason, false);
+                self.failed(tcp, id, number, reason, Answer::Other);
             }
         }
     }
 
-    fn failed(&mut self, tcp: Tcp<'_>, id: u64, number: u64, reason: String, refused: bool) {
+    fn failed(&mut self, tcp: Tcp<'_>, id: u64, number: u64, reason: String, answer: Answer) {
         let Some(attempt) = self.dials.take_attempt(id, number) else { return };
         tcp.table.sets.poll.remove(attempt.fd.as_fd());
         let Some(dial) = self.dials.get_mut(id) else { return };
-        dial.refused &= refused;
+        dial.refused &= answer == Answer::Refused;
+        dial.absent &= answer != Answer::None;
         dial.failures.push(format!("{}: {reason}", attempt.endpoint));
         dial.next_at = Instant::now();
         self.try_next(tcp, id, Instant::now());
@@ -341,14 +344,16 @@ impl Connector {
     /// All addresses have been tried in vain.
     fn give_up(&mut self, tcp: Tcp<'_>, id: u64) {
         let Some(dial) = self.dials.remove(id) else { return };
-        let Dial { rank, purpose, since, refused, ended, lacking, .. } = dial;
+        let Dial { rank, purpose, since, ended, lacking, .. } = dial;
         let reason = dial.failures.join("; ");
         let probed = matches!(purpose, ConnectPurpose::Probe);
         let patience = match purpose {
             ConnectPurpose::Data(_) => tcp.table.identity.dead_after.max(TURNED_AWAY),
             _ => tcp.table.identity.dead_after,
         };
-        let turned_away = ended && !refused && since.elapsed() < patience;
+        let (watches, in_time) = (is_keepalive(&purpose), since.elapsed() < patience);
+        let refused = dial.refused || dial.absent && self.is_replaced(rank, watches && !in_time);
+        let turned_away = (ended || watches && dial.absent) && !refused && in_time;
         if refused {
             // What the rank said before it closed has come, but may not have been heard.
             self.hear_farewell(tcp, rank);
@@ -405,6 +410,12 @@ impl Connector {
             }
             _ => {}
         }
+    }
+
+    /// Whether somebody else has taken the ports of `rank`, where only others answer: it has
+    /// refused a connection before, or nothing else has been seen `for_long`.
+    fn is_replaced(&self, rank: Rank, for_long: bool) -> bool {
+        for_long || self.has_refused(rank)
     }
 
     fn succeeded(&mut self, tcp: Tcp<'_>, id: u64, number: u64) {

@@ -27,13 +27,24 @@ pub(super) struct Attempt {
     pub(super) until: Instant,
 }
 
+/// Who answered at an address where the rank did not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// The kernel: nobody listens there.
+    Refused,
+    /// Somebody else, who may have closed the connection.
+    Other,
+    /// Nobody.
+    None,
+}
+
 /// What became of an attempt.
 pub(super) enum Outcome {
     Pending,
     Done,
     Failed {
         reason: String,
-        refused: bool,
+        answer: Answer,
     },
     /// The other side has closed the connection.
     Ended {
@@ -57,7 +68,8 @@ pub(super) fn advance(attempt: &mut Attempt) -> Outcome {
                     }
                     kind => {
                         let refused = kind == io::ErrorKind::ConnectionRefused;
-                        Outcome::Failed { reason, refused }
+                        let answer = if refused { Answer::Refused } else { Answer::None };
+                        Outcome::Failed { reason, answer }
                     }
                 };
             }
@@ -71,7 +83,7 @@ pub(super) fn advance(attempt: &mut Attempt) -> Outcome {
             attempt.proved = true;
             if attempt.welcome { hear_welcome(fd) } else { Outcome::Done }
         }
-        State::Refused(reason) => Outcome::Failed { reason: reason.clone(), refused: false },
+        State::Refused(reason) => Outcome::Failed { reason: reason.clone(), answer: Answer::Other },
         State::Pending if open => Outcome::Pending,
         State::Pending => Outcome::Ended { reason: attempt.client.ended() },
     }

@@ -27,6 +27,8 @@ pub(super) struct Dial {
     pub(super) failures: Vec<String>,
     /// All that failed were refused by the peer's kernel: nobody listens there any more.
     pub(super) refused: bool,
+    /// All that failed were refused, or somebody who is not the peer has answered.
+    pub(super) absent: bool,
     /// One was accepted, and closed before anything was proved.
     pub(super) ended: bool,
     /// This side lacks what it takes, which says nothing of the peer.
@@ -209,6 +211,7 @@ mod tests {
             next_at: now,
             failures: Vec::new(),
             refused: false,
+            absent: false,
             ended: false,
             lacking: false,
         }

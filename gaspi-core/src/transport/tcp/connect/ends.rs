@@ -208,6 +208,10 @@ impl Connector {
     pub(super) fn cannot_watch(&mut self, tcp: Tcp<'_>, rank: Rank, reason: &str) {
         let Some(ends) = &mut self.ends else { return };
         if ends.parent != Some(rank) {
+            if ends.refusing.contains_key(&rank) {
+                // Who takes it for a parent no more has to find out what became of it.
+                self.watch_later(rank, GRACE);
+            }
             return;
         }
         if !std::mem::replace(&mut ends.unreachable, true) {
@@ -220,6 +224,11 @@ impl Connector {
         if !self.again.iter().any(|again| again.rank == rank && is_keepalive(&again.purpose)) {
             self.watch_later(rank, GRACE);
         }
+    }
+
+    /// Whether `rank` has refused a connection, and nothing has been heard of it since.
+    pub(super) fn has_refused(&self, rank: Rank) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.refusing.contains_key(&rank))
     }
 
     /// Whether `rank`, which refuses a connection, may have left without that having been told yet.
