@@ -711,6 +711,9 @@ gaspi_return_t gaspi_coll_algorithms(const char *operation, char *names, gaspi_s
  * lie (gaspi_fusion_result) until they are released: if a tensor is submitted before, its bucket
  * works in other memory for that step.
  *
+ * Where F32 travels as F16 or BF16, contributions of a rank are added up in F32, in memory of 4
+ * bytes for each element, and their sum is rounded once.
+ *
  * When a rank dies, what is pending ends with an error that names it. After any error that is not
  * GASPI_TIMEOUT and not about an argument, the fused buffer can only be freed; one on a new group
  * works. Tensors are numbered from 0 as they were declared, buckets from 0 as they were made.

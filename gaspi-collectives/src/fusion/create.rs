@@ -429,16 +429,14 @@ fn assemble(
             let end = BucketEnd { fused: fused.clone(), bucket: index };
             let completion =
                 Completion::new(signature, options.background).with_hook(Arc::new(end));
-            let first = memory.part(bucket.at, bucket.bytes());
-            let plain_bytes =
-                (bucket.ty != bucket.wire).then(|| bucket.elements * u64::from(bucket.ty.bytes()));
+            let contributions = options.contributions;
             Bucket {
                 executor,
                 completion: Arc::new(completion),
                 plan,
                 arithmetic,
-                countdown: Countdown::new(bucket.tensors.len(), options.contributions),
-                memory: BucketMemory::new(first, plain_bytes, bucket.gaps(&layout.places)),
+                countdown: Countdown::new(bucket.tensors.len(), contributions),
+                memory: BucketMemory::new(memory, layout, index, contributions),
             }
         });
         let buckets: Box<[Bucket]> = buckets.collect();

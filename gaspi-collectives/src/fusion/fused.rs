@@ -211,20 +211,46 @@ impl Fused {
         scale: f64,
     ) -> Result<bool> {
         let (bucket, nth) = (found.bucket, found.place.nth);
-        let place = found.part_of(bucket.memory.of_step(claim.step));
-        if claim.is_first {
-            store.run(place, source);
-        } else {
-            let added = match is_own_place {
-                false => found.stage(scale, Write::Accumulate(self.options.operation)),
-                true => Err(Error::Unsupported { reason: added_from_place(found.tensor) }),
-            };
-            added.inspect_err(|_| bucket.countdown.renounce(nth, claim))?.run(place, source);
-        }
+        let put = self.put(found, claim, store, (source, is_own_place), scale);
+        put.inspect_err(|_| bucket.countdown.renounce(nth, claim))?;
         if bucket.countdown.completes_tensor(claim) {
             self.note_submitted(found.tensor, claim.step);
         }
         Ok(bucket.countdown.finish(nth, claim))
+    }
+
+    /// Stores a contribution, or adds it to those before it.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`]: it cannot be added, and nothing has been written.
+    #[inline]
+    fn put(
+        &self,
+        found: &Found<'_>,
+        claim: Claim,
+        store: Stage,
+        (source, is_own_place): (Source<'_>, bool),
+        scale: f64,
+    ) -> Result<()> {
+        let bucket = found.bucket;
+        let place = found.part_of(bucket.memory.of_step(claim.step));
+        let (ty, add) = (found.ty, Write::Accumulate(self.options.operation));
+        match bucket.memory.partial_sum(found.part()) {
+            Some(sum) if claim.is_first => {
+                Stage::new(ty, ty, scale, Write::Store)?.run(sum, source);
+            }
+            Some(sum) if bucket.countdown.completes_tensor(claim) => {
+                let round = found.stage(1.0, Write::Store)?;
+                Stage::new(ty, ty, scale, add)?.run_through(sum.source(), source, &round, place);
+            }
+            Some(sum) => Stage::new(ty, ty, scale, add)?.run(sum, source),
+            None if claim.is_first => store.run(place, source),
+            None if is_own_place => {
+                return Err(Error::Unsupported { reason: added_from_place(found.tensor) });
+            }
+            None => found.stage(scale, add)?.run(place, source),
+        }
+        Ok(())
     }
 
     /// Lets the other ranks know that a tensor has been submitted in a step.

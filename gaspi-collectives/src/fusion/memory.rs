@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use gaspi_core::sync::Mutex;
 use gaspi_core::{ArenaMemory, Error, Result, Runtime};
 
-use super::layout::ALIGNMENT;
+use super::layout::{ALIGNMENT, Layout};
 use crate::kernel::{Buffer, Target};
 
 /// Memory of this process, aligned as places of tensors are.
@@ -34,6 +34,14 @@ impl Plain {
         self.target().source().start().wrapping_add(offset as usize).cast_mut()
     }
 }
+
+/// Where contributions are added up in the type of the tensors, so that their sum is rounded once.
+#[derive(Debug)]
+struct PartialSums(Plain);
+
+// SAFETY: a thread that has claimed a contribution to a tensor uses its part alone, and hands it on
+// by the word of its claim.
+unsafe impl Sync for PartialSums {}
 
 /// The part of a bucket that is a tensor's.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +120,8 @@ pub(super) struct BucketMemory {
     bytes: u64,
     /// Bytes in the type of the tensors, where another type travels.
     plain_bytes: Option<u64>,
+    /// Where another type travels and there are several contributions.
+    partial_sums: Option<PartialSums>,
     /// What lies between tensors: places and lengths. It is summed with them, and so is cleared: a
     /// NaN or subnormal numbers would cost time, or trap where the program wants that.
     gaps: Box<[(u64, u64)]>,
@@ -129,22 +139,31 @@ unsafe fn clear(start: *mut u8, gaps: &[(u64, u64)]) {
 }
 
 impl BucketMemory {
+    /// The memories of a bucket of the layout, the first of which lies in that of all buckets.
     pub(super) fn new(
-        first: Target<'static>,
-        plain_bytes: Option<u64>,
-        gaps: Vec<(u64, u64)>,
+        of_all: Target<'static>,
+        layout: &Layout,
+        bucket: usize,
+        contributions: u32,
     ) -> BucketMemory {
+        let bucket = &layout.buckets[bucket];
+        let first = of_all.part(bucket.at, bucket.bytes());
+        let plain_bytes =
+            (bucket.ty != bucket.wire).then(|| bucket.elements * u64::from(bucket.ty.bytes()));
+        let gaps = bucket.gaps(&layout.places);
         let start = first.source().start().cast_mut();
         // SAFETY: checked range: gaps lie between tensors of the bucket. Others read there once
         // this rank takes part in an all-reduce.
         unsafe { clear(start, &gaps) };
         let all = vec![Memory::new(start, None)];
+        let partial_sums = plain_bytes.filter(|_| contributions > 1);
         BucketMemory {
             memories: Mutex::new(Memories { all, by_turn: [0; 2], snapshots: Vec::new() }),
             ready: AtomicU64::new(0),
             starts: [start, start].map(AtomicPtr::new),
             bytes: first.len() as u64,
             plain_bytes,
+            partial_sums: partial_sums.map(|bytes| PartialSums(Plain::new(bytes))),
             gaps: gaps.into(),
         }
     }
@@ -157,6 +176,14 @@ impl BucketMemory {
         // SAFETY: memory of the bucket, which is kept as long as this. Threads that write there
         // have claimed what they write, or run the steps of the all-reduce.
         unsafe { Target::new(start, self.bytes as usize) }
+    }
+
+    /// Where the contributions to a tensor are added up until the last one comes; none where that
+    /// is its place.
+    #[inline]
+    pub(super) fn partial_sum(&self, part: Part) -> Option<Target<'_>> {
+        let sums = self.partial_sums.as_ref()?;
+        Some(sums.0.target().part(part.plain_at, part.plain_bytes))
     }
 
     /// Makes memory ready for a step, which is not lent.

@@ -63,7 +63,7 @@ pub enum Order {
 /// How a fused buffer works. All but `contributions` and `background` are the same on all ranks.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
-    /// How contributions are combined: sum, average, minimum, maximum or product.
+    /// How contributions are combined: sum, average, minimum or maximum.
     pub operation: Operation,
     /// The order in which tensors are put into buckets.
     pub order: Order,
@@ -74,7 +74,8 @@ pub struct Options {
     /// How often this rank submits each tensor in a step; they are combined before anything is
     /// sent. From 1 to 32767.
     pub contributions: u32,
-    /// The type in which tensors of f32 travel: f16 or bf16. Each rank adds in f32 and rounds.
+    /// The type in which tensors of f32 travel: f16 or bf16. Each rank adds in f32 and rounds; its
+    /// contributions are added up in f32 and rounded once, in memory of 4 bytes for each element.
     pub wire: Option<DataType>,
     /// The algorithm; `None` leaves the choice to the library.
     pub algorithm: Option<Algorithm>,

@@ -99,6 +99,31 @@ impl Stage {
         }
     }
 
+    /// Combines `src` with `sum` as [`run`](Stage::run) does, and hands the outcome over to `dst`
+    /// by another stage instead of writing it back: one way through memory. All have as many
+    /// elements.
+    pub(crate) fn run_through(
+        &self,
+        sum: Source<'_>,
+        src: Source<'_>,
+        next: &Stage,
+        dst: Target<'_>,
+    ) {
+        let mut block = [0u64; BLOCK / size_of::<u64>()];
+        let block = bytemuck::cast_slice_mut::<u64, u8>(&mut block);
+        let bytes = [self.from, self.to, next.to].map(|ty| u64::from(ty.bytes()));
+        let elements = sum.len as u64 / bytes[1];
+        let step = BLOCK as u64 / bytes[1];
+        for first in (0..elements).step_by(step as usize) {
+            let count = step.min(elements - first);
+            let [src_part, sum_part, dst_part] = bytes.map(|bytes| (first * bytes, count * bytes));
+            let block = Target::of(&mut block[..sum_part.1 as usize]);
+            copy(block, sum.part(sum_part.0, sum_part.1));
+            self.run(block, src.part(src_part.0, src_part.1));
+            next.run(dst.part(dst_part.0, dst_part.1), block.source());
+        }
+    }
+
     fn convert(&self, dst: Target<'_>, src: Source<'_>) {
         let _environment = (!self.from.is_integer()).then(Environment::enter);
         match Isa::of_this_processor() {
@@ -254,6 +279,27 @@ mod tests {
                     };
                     assert_eq!(wide.read::<f32>(), expected.iter().map(widen).collect::<Vec<_>>());
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn sums_of_f32_are_rounded_behind_the_addition() {
+        for n in LENGTHS {
+            let input = values(n);
+            for scale in [1.0, 0.3] {
+                let sum = |v: &f32| 0.7 + v * scale as f32;
+                let expected: Vec<u16> =
+                    input.iter().map(|v| half::bf16::from_f32(sum(v)).to_bits()).collect();
+                let mut narrow = Odd::new(&vec![0u16; n]);
+                let before = Odd::new(&vec![0.7f32; n]);
+                let add = Write::Accumulate(Operation::Sum);
+                let add = Stage::new(DataType::F32, DataType::F32, scale, add).expect("floats");
+                let round = Stage::new(DataType::F32, DataType::Bf16, 1.0, Write::Store);
+                let (round, input) = (round.expect("floats"), Odd::new(&input));
+                add.run_through(before.source(), input.source(), &round, narrow.target());
+                assert_eq!(narrow.read::<u16>(), expected, "{n} by {scale}");
+                assert_eq!(before.read::<f32>(), vec![0.7; n], "nothing is written there");
             }
         }
     }

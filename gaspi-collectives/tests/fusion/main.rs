@@ -8,6 +8,7 @@ mod deaths;
 mod devices;
 mod ends;
 mod results;
+mod rounding;
 mod stall;
 mod sums;
 mod trouble;
@@ -22,6 +23,7 @@ fn main() -> std::process::ExitCode {
     ranks::run_tests([
         sums::tests(),
         results::tests(),
+        rounding::tests(),
         deaths::tests(),
         devices::tests(),
         ends::tests(),
