@@ -822,9 +822,9 @@ gaspi_return_t gaspi_fusion_submit(gaspi_fusion_t fusion, gaspi_size_t tensor, c
 
 /**
  * Tells whether the step has ended in which a tensor was submitted last, and then copies its sum.
- * @param result  where to; NULL: nothing is copied
+ * @param result  as for gaspi_fusion_wait
  * @param done    1 if it has ended, else 0
- * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM; GASPI_ERROR
+ * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM; GASPI_ERR_INV_SIZE; GASPI_ERROR
  */
 gaspi_return_t gaspi_fusion_test(gaspi_fusion_t fusion, gaspi_size_t tensor, void *result,
                                  int *done);
@@ -833,8 +833,10 @@ gaspi_return_t gaspi_fusion_test(gaspi_fusion_t fusion, gaspi_size_t tensor, voi
  * Waits until the step has ended in which a tensor was submitted last, and copies its sum. If that
  * takes GASPI_STALL_WARNING seconds (60), the log says which ranks have not submitted which tensors
  * of its bucket.
- * @param result  where to; NULL: nothing is copied
- * @return GASPI_SUCCESS; GASPI_TIMEOUT, all goes on; GASPI_ERR_INV_NUM; GASPI_ERROR
+ * @param result  where to; NULL: nothing is copied. Not in the fused buffer, unless it is the place
+ *                of this tensor (gaspi_fusion_tensor_ptr)
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT, all goes on; GASPI_ERR_INV_NUM; GASPI_ERR_INV_SIZE at once,
+ *         and nothing is written, if `result` overlaps other places; GASPI_ERROR
  */
 gaspi_return_t gaspi_fusion_wait(gaspi_fusion_t fusion, gaspi_size_t tensor, void *result,
                                  gaspi_timeout_t timeout);

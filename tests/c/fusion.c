@@ -157,6 +157,12 @@ static void wrong_calls(gaspi_fusion_t fusion) {
   NUMBER(gaspi_fusion_submit(fusion, 4, data, 1.0));
   CHECK(strstr(detail(), "tensor 4") != NULL);
   CHECK_RC(gaspi_fusion_wait(fusion, 4, NULL, 1), GASPI_TIMEOUT);
+  CHECK_OK(gaspi_fusion_tensor_ptr(fusion, 4, &place));
+  *(float *)place = 0.5f;
+  CHECK_ERR(gaspi_fusion_wait(fusion, 3, place, LIMIT), GASPI_ERR_INV_SIZE);
+  CHECK(strstr(detail(), "the result of tensor 3 overlaps") != NULL);
+  CHECK_ERR(gaspi_fusion_test(fusion, 3, place, &done), GASPI_ERR_INV_SIZE);
+  CHECK(*(float *)place == 0.5f);
   CHECK_OK(gaspi_fusion_on_end(fusion, NULL, NULL));
 }
 

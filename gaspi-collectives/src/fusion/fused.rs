@@ -153,7 +153,7 @@ impl Fused {
             return Err(error);
         }
         let (bucket, nth) = (found.bucket, found.place.nth);
-        let is_own_place = self.check_overlap(&found, data)?;
+        let is_own_place = self.check_overlap(&found, data, "data")?;
         // SAFETY: the caller's promise.
         let source = unsafe { Source::new(data, found.bytes(found.ty) as usize) };
         let store = found.stage(scale, Write::Store)?;
@@ -184,7 +184,7 @@ impl Fused {
             return None;
         }
         let (bucket, nth) = (found.bucket, found.place.nth);
-        let is_own_place = self.check_overlap(&found, data).ok()?;
+        let is_own_place = self.check_overlap(&found, data, "data").ok()?;
         // SAFETY: the caller's promise.
         let source = unsafe { Source::new(data, found.bytes(found.ty) as usize) };
         let store = found.stage(scale, Write::Store).ok()?;
@@ -263,26 +263,29 @@ impl Fused {
         }
     }
 
-    /// Whether data lies in the tensor's own place in the memory of the buckets.
+    /// Whether what the program gives for a tensor lies in the tensor's own place in the memory of
+    /// the buckets.
     ///
     /// # Errors
     /// [`Error::Size`]: it overlaps that memory elsewhere.
-    fn check_overlap(&self, found: &Found<'_>, from: *const u8) -> Result<bool> {
-        let (start, end) = (self.own.start as u64, self.own.end as u64);
-        let (from, bytes) = (from as u64, found.bytes(found.ty));
-        if from >= end || from.saturating_add(bytes) <= start {
+    #[inline]
+    pub(super) fn check_overlap(
+        &self,
+        found: &Found<'_>,
+        memory: *const u8,
+        what: &str,
+    ) -> Result<bool> {
+        let (address, bytes) = (memory.addr(), found.bytes(found.ty));
+        let end = address.saturating_add(bytes as usize);
+        if address >= self.own.end || end <= self.own.start {
             return Ok(false);
         }
         let layout = &self.layout.buckets[found.place.bucket];
-        if found.ty == found.wire && from == start + layout.at + found.part().at {
+        let place = self.own.start + (layout.at + found.part().at) as usize;
+        if found.ty == found.wire && address == place {
             return Ok(true);
         }
-        let tensor = found.tensor;
-        let reason = format!(
-            "the data of tensor {tensor} overlaps the memory of the fused buffer, but is not the \
-             tensor's own place there"
-        );
-        Err(Error::Size { size: bytes, reason })
+        Err(overlaps(found.tensor, bytes, what))
     }
 
     /// Starts the all-reduce of a bucket, all contributions to which have been made.
@@ -449,6 +452,15 @@ impl Fused {
         self.set_function(None);
         create::close(&self.shared, &self.buckets);
     }
+}
+
+#[cold]
+fn overlaps(tensor: usize, size: u64, what: &str) -> Error {
+    let reason = format!(
+        "the {what} of tensor {tensor} overlaps the memory of the fused buffer, but is not the \
+         tensor's own place there"
+    );
+    Error::Size { size, reason }
 }
 
 #[cold]

@@ -164,7 +164,7 @@ impl<'r> Fusion<'r> {
     /// `result` then, unless that is null.
     ///
     /// # Errors
-    /// What has ended the fused buffer.
+    /// As [`wait`](Fusion::wait), but for the timeout.
     ///
     /// # Safety
     /// `result` is null or writable for the bytes of the tensor.
@@ -181,12 +181,15 @@ impl<'r> Fusion<'r> {
     /// `result`, unless that is null.
     ///
     /// # Errors
-    /// [`Error::Timeout`]: all goes on; and what has ended the fused buffer.
+    /// [`Error::Timeout`]: all goes on; [`Error::Size`], and nothing is written: `result` overlaps
+    /// the fused buffer elsewhere than in the [place](Fusion::tensor_ptr) of the tensor; and what
+    /// has ended the fused buffer.
     ///
     /// # Safety
     /// `result` is null or writable for the bytes of the tensor.
     pub unsafe fn wait(&self, tensor: usize, result: *mut u8, timeout: Timeout) -> Result<()> {
         let Some(found) = self.fused.find(tensor)? else { return Ok(()) };
+        self.fused.check_overlap(&found, result, "result")?;
         let step = self.fused.wait(&found, timeout)?;
         if result.is_null() {
             return Ok(());

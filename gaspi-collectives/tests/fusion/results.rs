@@ -244,6 +244,58 @@ fn messages_and_copies_of_a_step_are_counted() {
     });
 }
 
+/// Else a sum would overwrite a tensor that is being reduced.
+fn no_sum_is_written_over_other_tensors() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        let fusion = one_bucket(rt, None);
+        let place = fusion.tensor_ptr(0).expect("a place");
+        let other = fusion.tensor_ptr(1).expect("a place");
+        let overlap = |error: Error| {
+            assert!(matches!(error, Error::Size { .. }), "{error}");
+            let text = "the result of tensor 0 overlaps the memory of the fused buffer";
+            assert!(error.to_string().contains(text), "{error}");
+        };
+        let refused = |result: *mut u8| {
+            // SAFETY: the fused buffer is as long as its tensors; nothing is to be written.
+            overlap(unsafe { fusion.wait(0, result, LIMIT) }.expect_err("it overlaps"));
+            // SAFETY: the same.
+            overlap(unsafe { fusion.test(0, result) }.expect_err("it overlaps"));
+        };
+        let wrong = [
+            other,
+            place.wrapping_add(4),
+            place.wrapping_sub(4 * COUNTS[0] - 1),
+            other.wrapping_add(4 * COUNTS[1] - 1),
+        ];
+        for step in 0..3 {
+            submit_step(&fusion, me, 0, step);
+            // Before the step can end, and behind its end.
+            wrong.into_iter().for_each(refused);
+            let own = contribution(me, 1, step, COUNTS[1]);
+            // SAFETY: the place of the tensor, which has not been submitted in this step.
+            unsafe { other.cast::<f32>().copy_from_nonoverlapping(own.as_ptr(), own.len()) };
+            wrong.into_iter().for_each(refused);
+            // SAFETY: the tensor's own place.
+            unsafe { fusion.submit(1, other, 1.0) }.expect("submitted");
+            wait(&fusion, 0, COUNTS[0]);
+            wrong.into_iter().for_each(refused);
+            assert_eq!(read(other, COUNTS[1]), expected(1, step));
+            // SAFETY: the tensor's own place, which is not under way.
+            unsafe { fusion.wait(0, place, LIMIT) }.expect("the sum lies there");
+            assert_eq!(read(place, COUNTS[0]), expected(0, step));
+        }
+        // The sum of a step in other memory comes to the tensor's own place, too.
+        let lent = fusion.result(1, LIMIT).expect("a result");
+        (0..2).for_each(|tensor| submit_step(&fusion, me, tensor, 3));
+        // SAFETY: the tensor's own place, which is not under way.
+        unsafe { fusion.wait(0, place, LIMIT) }.expect("the sum is copied");
+        assert_eq!(read(place, COUNTS[0]), expected(0, 3));
+        assert_eq!(read(lent, COUNTS[1]), expected(1, 2));
+        fusion.release(1, lent).expect("it was lent");
+    });
+}
+
 tests! {
     DEVICES:
         what_lies_between_tensors_is_zero,
@@ -252,5 +304,6 @@ tests! {
         sums_come_back_to_their_places_once_all_is_released,
         a_place_serves_for_the_first_contribution_only,
         each_tensor_of_a_bucket_tells_of_its_end,
+        no_sum_is_written_over_other_tensors,
         messages_and_copies_of_a_step_are_counted;
 }
