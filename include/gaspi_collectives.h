@@ -786,7 +786,9 @@ typedef struct gaspi_fusion_options {
 /**
  * Is told of a bucket that has ended, or failed: `outcome` is GASPI_SUCCESS or the code of the
  * error, whose words gaspi_error_detail gives. Called by whatever threads find out, several at a
- * time. May submit, test and take results of what has ended; what waits is GASPI_ERROR there.
+ * time, one of the library among them. May submit, test and take results of what has ended. Other
+ * calls that may wait, of any header, are GASPI_ERROR there at once and begin nothing, unless their
+ * timeout is GASPI_TEST; so are gaspi_fusion_free and gaspi_proc_term.
  */
 typedef void (*gaspi_fusion_function_t)(gaspi_fusion_t fusion, gaspi_size_t bucket,
                                         gaspi_return_t outcome, void *state);
@@ -867,7 +869,8 @@ gaspi_return_t gaspi_fusion_tensor_ptr(gaspi_fusion_t fusion, gaspi_size_t tenso
 
 /**
  * Waits for a bucket that has ended and was not given here since: each once in a step.
- * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_NULLPTR; GASPI_ERROR
+ * @return GASPI_SUCCESS; GASPI_TIMEOUT; GASPI_ERR_NULLPTR; GASPI_ERROR, at once also if no tensor
+ *         has elements: then there are no buckets
  */
 gaspi_return_t gaspi_fusion_next(gaspi_fusion_t fusion, gaspi_size_t *bucket,
                                  gaspi_timeout_t timeout);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use gaspi_core::{Error, GroupId, Rank, Result, Runtime, Timeout};
+use gaspi_core::{Error, GroupId, Rank, Result, Runtime, Timeout, may_wait};
 
 use crate::algorithms::Algorithm;
 use crate::checked_request::CheckedRequest;
@@ -163,6 +163,7 @@ pub unsafe fn run_broadcast_list(
     list: &BroadcastList,
     timeout: Timeout,
 ) -> Result<()> {
+    may_wait(timeout, "the broadcast of a list")?;
     let (engine, deadline) = (Engine::of(rt), timeout.deadline());
     let context = engine.context(rt, group, timeout)?;
     let occupied = |active: &str| Error::ActiveCollective { group, active: active.to_owned() };

@@ -1,7 +1,7 @@
 //! Operations by number, for the C layer. Programs in Rust have [`Prepared`](crate::Prepared) and
 //! [`Started`](crate::Started).
 
-use gaspi_core::{Error, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{Error, GroupId, Result, Runtime, Timeout, may_wait};
 
 use crate::broadcast_list::{self, BroadcastList};
 use crate::engine::Engine;
@@ -105,6 +105,7 @@ pub fn test(rt: &Runtime, handle: Handle) -> Result<bool> {
 pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
     let engine = Engine::of(rt);
     let operation = engine.entry(handle.0)?;
+    may_wait(timeout, "waiting for an operation")?;
     let outcome = operation.wait(&engine.shared, timeout.deadline());
     let has_ended = !outcome.as_ref().is_err_and(Error::is_timeout);
     if has_ended && !operation.is_prepared() {

@@ -1,6 +1,6 @@
 //! Operations that wait for their end.
 
-use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout, may_wait};
 
 use crate::checked_request::CheckedRequest;
 use crate::engine::Engine;
@@ -34,6 +34,7 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
             return Ok(());
         }
     }
+    may_wait(timeout, "a collective operation")?;
     let engine = Engine::of(rt);
     let deadline = timeout.deadline();
     let context = engine.context(rt, group, timeout)?;

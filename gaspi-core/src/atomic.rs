@@ -5,6 +5,7 @@
 //! against the owner's own. With GASPI_ATOMICS=nic the device of the owner executes them all, its
 //! own included unless the device is atomic with processors.
 
+use crate::callback::may_wait;
 use crate::error::{Error, Result};
 use crate::fast_path::FastPath;
 use crate::ids::{Rank, SegmentId};
@@ -53,6 +54,7 @@ impl Inner {
         }
         let (alive, generation) = (target.alive(), target.generation);
         drop(inside);
+        may_wait(timeout, Call::Atomic.name())?;
         if !alive {
             return Err(self.ranks.deleted(rank, segment, "atomic"));
         }

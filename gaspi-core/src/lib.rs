@@ -39,6 +39,7 @@
 mod atomic;
 #[doc(hidden)]
 pub mod benched;
+mod callback;
 mod calls;
 mod channel;
 pub mod config;
@@ -79,6 +80,8 @@ pub mod sync;
 pub mod wire;
 
 pub use bootstrap::{Job, TestMachine, TestProxy, Transport};
+#[doc(hidden)]
+pub use callback::{may_wait, outside_callback};
 pub use channel::{
     ArenaMemory, Channel, ChannelSpec, DataSpec, DeviceBuffer, Head, Lifetime, Location, Mapped,
     Reached, SharedData, StatusRead, ZERO_COPY_BYTES,

@@ -1,5 +1,6 @@
 //! Notifications at their target (GASPI 17.1, 8.3.3 and 8.3.4). Setting them is in `one_sided`.
 
+use crate::callback::may_wait;
 use crate::error::{Error, Result};
 use crate::fast_path::first_set;
 use crate::ids::{NotificationId, SegmentId};
@@ -110,6 +111,7 @@ fn wait_some(
         return look();
     }
     let waiting = waiting(Call::WaitSome, segment.0);
+    may_wait(timeout, waiting.call.name())?;
     let found = inner
         .until_within(timeout, waiting, || inner.check_open().and_then(|()| look()).transpose());
     found.unwrap_or_else(|| Err(not_set(segment, begin, num))).map(Some)

@@ -1,5 +1,6 @@
 //! Procedures about other ranks: connect, ping, kill (GASPI 17.1, 5.3 and 5.4).
 
+use crate::callback::may_wait;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::process;
@@ -85,6 +86,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`], [`Error::RankLeft`].
     pub fn connect(&self, rank: Rank, timeout: Timeout) -> Result<()> {
+        may_wait(timeout, Call::Connect.name())?;
         self.inner().ask(rank, timeout.deadline(), Call::Connect)?;
         self.inner().ranks.mend(rank);
         Ok(())
@@ -99,6 +101,7 @@ impl Runtime {
         let inner = self.inner();
         inner.check_open()?;
         inner.ranks.check_rank(rank)?;
+        may_wait(timeout, "disconnect")?;
         let waiting = waiting(Call::Connect, rank.0);
         let idle = || !inner.queues.iter().any(|queue| queue.is_pending(rank));
         let drained = inner.until(timeout.deadline(), waiting, || {
@@ -112,6 +115,7 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`], [`Error::RankLeft`].
     pub fn ping(&self, rank: Rank, timeout: Timeout) -> Result<()> {
+        may_wait(timeout, Call::Ping.name())?;
         self.inner().ask(rank, timeout.deadline(), Call::Ping)
     }
 
@@ -140,6 +144,7 @@ impl Runtime {
         if let Some(outcome) = ended() {
             return outcome;
         }
+        may_wait(timeout, Call::Kill.name())?;
         match inner.send_message(rank, &Message::Kill, timeout.deadline()) {
             Err(Error::RankDied { .. }) => return Ok(()),
             other => other?,

@@ -12,6 +12,7 @@ pub use pending_init::PendingInit;
 
 use self::extensions::Extensions;
 use crate::bootstrap::{Job, Membership};
+use crate::callback::outside_callback;
 use crate::channel::Channels;
 use crate::config::{Config, Network, Topology};
 use crate::control::Control;
@@ -365,6 +366,8 @@ impl Runtime {
     pub fn term(&self, timeout: Timeout) -> Result<()> {
         let inner = &*self.inner;
         inner.check_open()?;
+        // The function may be called by a thread that ends here.
+        outside_callback(Call::Term.name())?;
         let waiting = waiting(Call::Term, inner.ranks.me.0);
         let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
         let drained = inner.until(timeout.deadline(), waiting, || {

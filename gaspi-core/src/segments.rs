@@ -2,6 +2,7 @@
 
 mod together;
 
+use crate::callback::may_wait;
 use crate::calls::Patience;
 use crate::control::CallKind;
 use crate::diagnostics;
@@ -382,6 +383,7 @@ impl Runtime {
     /// [`Error::InvalidSegment`], [`Error::InvalidRank`], [`Error::Timeout`], [`Error::RankDied`],
     /// [`Error::RankLeft`], [`Error::Refused`] if `rank` cannot map it.
     pub fn segment_register(&self, segment: SegmentId, rank: Rank, timeout: Timeout) -> Result<()> {
+        may_wait(timeout, Call::Register.name())?;
         self.inner().register(segment, rank, timeout.deadline())?;
         self.inner().count(Counter::SegmentRegister, 1);
         Ok(())

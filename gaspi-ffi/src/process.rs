@@ -120,6 +120,7 @@ procedures! {
     /// GASPI.h: leaves the job.
     fn proc_term(milliseconds: gaspi_timeout_t) {
         runtime::refuse_fork()?;
+        gaspi_core::outside_callback("proc_term")?;
         let _lifecycle = lifecycle()?;
         let runtime = runtime::unlink()?;
         let counted = statistics::asked_for().then(|| statistics::summary(&runtime));

@@ -1,9 +1,12 @@
 /* ranks: 1 2 3 5 */
 /*
  * Fused buffers: tensors in orders that differ by rank, copied, in place and lent; ends one after
- * the other; every wrong argument; declarations that differ.
+ * the other; every wrong argument; declarations that differ; what a function that is told of ends
+ * may not do.
  */
 #include "check.h"
+
+#include <sched.h>
 
 enum { TENSORS = 6, STEPS = 8, MOST = 5000 };
 
@@ -166,6 +169,52 @@ static void wrong_calls(gaspi_fusion_t fusion) {
   CHECK_OK(gaspi_fusion_on_end(fusion, NULL, NULL));
 }
 
+/* Calls that wait, in a function that is told of ends: each is refused at once. */
+static void waits(gaspi_fusion_t fusion, gaspi_size_t ended, gaspi_return_t outcome, void *told) {
+  const gaspi_fusion_tensor_t tensor = {1, F32, 0};
+  uint64_t word = 1, words = 0;
+  gaspi_size_t bucket = 0;
+  gaspi_fusion_t other = 0;
+  const void *lent = NULL;
+
+  CHECK(outcome == GASPI_SUCCESS && ended == 0);
+  while (gaspi_fusion_next(fusion, &bucket, GASPI_TEST) == GASPI_SUCCESS) continue;
+  CHECK_ERR(gaspi_fusion_next(fusion, &bucket, GASPI_BLOCK), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_wait(fusion, 1, NULL, GASPI_BLOCK), GASPI_ERROR);
+  CHECK(strstr(detail(), "a function that the library calls may not wait") != NULL);
+  CHECK_ERR(gaspi_fusion_result(fusion, 1, &lent, GASPI_BLOCK), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_create(&tensor, 1, ALL, NULL, &other, GASPI_BLOCK), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_free(fusion), GASPI_ERROR);
+  CHECK_ERR(gaspi_coll_allreduce(&word, &words, 1, GASPI_COLL_TYPE_U64, GASPI_COLL_OP_SUM, ALL,
+                                 NULL, GASPI_BLOCK),
+            GASPI_ERROR);
+  CHECK_ERR(gaspi_allreduce(&word, &words, 1, GASPI_OP_SUM, GASPI_TYPE_ULONG, ALL, GASPI_BLOCK),
+            GASPI_ERROR);
+  CHECK_ERR(gaspi_barrier(ALL, GASPI_BLOCK), GASPI_ERROR);
+  CHECK_ERR(gaspi_proc_term(GASPI_BLOCK), GASPI_ERROR);
+  __atomic_store_n((int *)told, 1, __ATOMIC_RELEASE);
+}
+
+static void nobody_waits_in_a_function(void) {
+  const gaspi_fusion_tensor_t pair[2] = {{10, F32, 0}, {10, F32, 0}};
+  gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT;
+  gaspi_fusion_t fusion = 0;
+  int told = 0;
+
+  options.threshold = 0;
+  CHECK_OK(gaspi_fusion_create(pair, 2, ALL, &options, &fusion, LIMIT));
+  /* So that another barrier could pass at once. */
+  sync_all();
+  CHECK_OK(gaspi_fusion_on_end(fusion, waits, &told));
+  CHECK_OK(gaspi_fusion_submit(fusion, 0, data, 1.0));
+  while (__atomic_load_n(&told, __ATOMIC_ACQUIRE) == 0) sched_yield();
+  CHECK_OK(gaspi_fusion_on_end(fusion, NULL, NULL));
+  CHECK_OK(gaspi_fusion_submit(fusion, 1, data, 1.0));
+  CHECK_OK(gaspi_fusion_wait(fusion, 1, NULL, LIMIT));
+  sync_all();
+  CHECK_OK(gaspi_fusion_free(fusion));
+}
+
 int main(void) {
   gaspi_fusion_tensor_t tensors[TENSORS];
   gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT;
@@ -184,6 +233,7 @@ int main(void) {
     CHECK_ERR(gaspi_fusion_free(fusion), GASPI_ERROR);
     CHECK_ERR(gaspi_fusion_submit(fusion, 0, data, 1.0), GASPI_ERROR);
   }
+  nobody_waits_in_a_function();
   CHECK_OK(gaspi_fusion_create(tensors, TENSORS, ALL, NULL, &other, LIMIT));
   CHECK(other != fusion);
   wrong_calls(other);

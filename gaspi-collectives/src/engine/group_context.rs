@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gaspi_core::sync::epoch;
-use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout, may_wait};
 
 use super::{Engine, Opening, Operation};
 use crate::exec::executor::{Driver, Executor};
@@ -69,6 +69,7 @@ impl Engine {
         if let Some(context) = known() {
             return Ok(context);
         }
+        may_wait(timeout, "the first collective operation of a group")?;
         // Another thread may be opening it.
         let deadline = timeout.deadline();
         let opening = rt.wait_for(group, deadline, || {

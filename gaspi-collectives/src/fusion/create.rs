@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use gaspi_core::{
     Channel, ChannelSpec, DataSpec, Deadline, Error, GroupId, Rank, Result, Runtime, SharedData,
-    Timeout,
+    Timeout, may_wait,
 };
 
 use super::bucket::{Bucket, BucketEnd};
@@ -341,6 +341,7 @@ pub(super) fn create(
     let engine = Engine::of(rt);
     let deadline = timeout.deadline();
     check(tensors, options)?;
+    may_wait(timeout, "making a fused buffer")?;
     engine.preferred()?;
     let usual = engine.mode()?;
     let mode = options.mode.unwrap_or(usual);

@@ -1,12 +1,12 @@
 //! What the threads of a rank share of a fused buffer: submitting, waiting, ends.
 
-use std::cell::Cell;
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout};
+use gaspi_core::sync::epoch;
+use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout, may_wait};
 
 use super::bucket::Bucket;
 use super::countdown::Claim;
@@ -21,20 +21,6 @@ use crate::datatype::DataType;
 use crate::engine::{Shared, TellsEnds};
 use crate::kernel::stage::{Stage, Write};
 use crate::kernel::{Source, Target};
-
-thread_local! {
-    /// Whether this thread is in a function of the program that is told of an end.
-    static IN_FUNCTION: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Takes [`IN_FUNCTION`] back, also if the function panics.
-struct ToldHere;
-
-impl Drop for ToldHere {
-    fn drop(&mut self) {
-        IN_FUNCTION.set(false);
-    }
-}
 
 /// What the threads of a rank share of a fused buffer.
 pub(crate) struct Fused {
@@ -316,27 +302,16 @@ impl Fused {
 
     /// Tells the function of the program of ends, unless this thread is in it.
     fn tell(&self) {
-        if !self.ends.has_untold() || IN_FUNCTION.replace(true) {
+        if !self.ends.has_untold() {
             return;
         }
-        let _inside = ToldHere;
+        let Some(_inside) = epoch::enter_callback() else { return };
         self.ends.tell();
     }
 
     /// Has a function told of ends, or none any more.
     pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>) {
-        self.ends.set_function(function, IN_FUNCTION.get());
-    }
-
-    /// Errors in the function of the program that is told of ends.
-    pub(super) fn may_wait(timeout: Timeout) -> Result<()> {
-        if timeout != Timeout::Test && IN_FUNCTION.get() {
-            let reason =
-                "a function that is told of the end of a bucket may not wait; test instead"
-                    .to_owned();
-            return Err(Error::Unsupported { reason });
-        }
-        Ok(())
+        self.ends.set_function(function, epoch::is_in_callback());
     }
 
     /// Whether the step has ended in which a tensor was submitted last.
@@ -359,7 +334,7 @@ impl Fused {
         if let Some(outcome) = self.outcome(found, step) {
             return outcome.map(|()| step);
         }
-        Fused::may_wait(timeout)?;
+        may_wait(timeout, "waiting for a tensor")?;
         let pending = || self.pending(found);
         let ended = || self.outcome(found, step);
         let watch = Watch::begin(self, Subject::Bucket(found.place.bucket), step);
@@ -379,7 +354,7 @@ impl Fused {
         loop {
             self.tell();
             let attempt = || match ended() {
-                None if self.ends.has_untold() && !IN_FUNCTION.get() => Some(Ok(None)),
+                None if self.ends.has_untold() && !epoch::is_in_callback() => Some(Ok(None)),
                 None if watch.is_answered() => Some(Ok(None)),
                 other => other.map(|ended| ended.map(Some)),
             };

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gaspi_core::sync::{Mutex, RwLock, epoch};
-use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout, outside_callback};
 
 use super::create::{self, Creating};
 use super::fused::Fused;
@@ -148,8 +148,10 @@ pub fn with<T>(
 /// Frees a fused buffer. What is under way is given up; all ranks free it.
 ///
 /// # Errors
-/// [`Error::InvalidOperation`] if there is none, or it was freed.
+/// [`Error::InvalidOperation`] if there is none, or it was freed; [`Error::Unsupported`] in a
+/// function that is told of ends.
 pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
+    outside_callback("freeing a fused buffer")?;
     let fusions = Fusions::of(rt);
     let known = {
         let mut table = fusions.table.write();

@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use gaspi_core::{Error, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{Error, GroupId, Result, Runtime, Timeout, may_wait};
 
 use crate::algorithms::Algorithm;
 use crate::datatype::{DataType, Operation};
@@ -256,13 +256,13 @@ impl<'r> Fusion<'r> {
     /// Waits until a bucket has ended that was not given here since: each once in a step.
     ///
     /// # Errors
-    /// As [`wait`](Fusion::wait).
+    /// As [`wait`](Fusion::wait); [`Error::Unsupported`] at once if no tensor has elements.
     pub fn next(&self, timeout: Timeout) -> Result<usize> {
         let fused = &*self.fused;
         if let Some(fetched) = fused.ends.fetch() {
             return fetched;
         }
-        Fused::may_wait(timeout)?;
+        may_wait(timeout, "waiting for a bucket")?;
         let Some(first) = fused.buckets.first() else {
             let reason = "no tensor has elements, so there are no buckets".to_owned();
             return Err(Error::Unsupported { reason });
@@ -278,9 +278,10 @@ impl<'r> Fusion<'r> {
         found
     }
 
-    /// Has a function told of each bucket that ends, or fails, by whatever thread finds out. It may
-    /// submit, test and take results, but not wait. A former function is not called any more when
-    /// this returns.
+    /// Has a function told of each bucket that ends, or fails, by whatever thread finds out, one of
+    /// the library among them. It may submit, test and take results of what has ended. All else
+    /// that may wait is [`Error::Unsupported`] there at once and begins nothing, unless its timeout
+    /// is [`Timeout::Test`]. A former function is not called any more when this returns.
     ///
     /// # Errors
     /// [`Error::System`]: the thread of the library cannot be started.

@@ -10,7 +10,7 @@ mod typed_request;
 use std::fmt;
 use std::sync::Arc;
 
-use gaspi_core::{Error, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{Error, GroupId, Result, Runtime, Timeout, may_wait};
 
 use crate::broadcast_list::{self, BroadcastList};
 use crate::datatype::Element;
@@ -43,6 +43,7 @@ impl<'b, T> Run<'b, T> {
     }
 
     fn wait(&self, timeout: Timeout) -> Result<&[T]> {
+        may_wait(timeout, "waiting for an operation")?;
         self.operation.wait(&self.shared, timeout.deadline())?;
         Ok(self.operands.receive.as_slice())
     }

@@ -4,7 +4,7 @@ mod run;
 mod signature;
 
 use gaspi_core::{
-    CallKey, CallKind, Error, GroupCall, GroupId, Result, Runtime, STAGE_BYTES, Timeout,
+    CallKey, CallKind, Error, GroupCall, GroupId, Result, Runtime, STAGE_BYTES, Timeout, may_wait,
 };
 
 use crate::datatype::{DataType, Element, Operation};
@@ -56,6 +56,7 @@ pub unsafe fn allreduce(
     check_overlap(send as u64, receive as u64, bytes)?;
     // SAFETY: the caller promises both, for this call.
     let buffers = unsafe { buffers(send, receive, bytes) };
+    may_wait(timeout, "allreduce")?;
     let key = CallKey {
         kind: CallKind::Allreduce,
         arguments: mix(&[send as u64, receive as u64, count, op.code(), ty.code()]),
@@ -148,6 +149,7 @@ pub unsafe fn allreduce_user(
     check_overlap(send as u64, receive as u64, bytes)?;
     // SAFETY: the caller promises both, for this call.
     let buffers = unsafe { buffers(send, receive, bytes) };
+    may_wait(timeout, "allreduce_user")?;
     let identity = reduce.identity();
     let key = CallKey {
         kind: CallKind::AllreduceUser,

@@ -1,9 +1,15 @@
 //! Who is told of buckets that have ended.
 
 use super::*;
+use gaspi_collectives::algorithms::Collective;
+use gaspi_collectives::handles::{self, Handle};
+use gaspi_collectives::{
+    BroadcastList, Combination, Operation, Request, allreduce_slice, run, run_broadcast_list,
+};
 use gaspi_core::sync::{Condvar, Mutex};
-use gaspi_core::{Error, Result, Timeout};
+use gaspi_core::{Init, Rank, Result, SegmentId, Timeout};
 use std::collections::BTreeSet;
+use std::ptr;
 use std::sync::Arc;
 
 /// Buckets of which a function was told.
@@ -148,35 +154,123 @@ pub(crate) fn is_readable(descriptor: i32, millis: i32) -> bool {
     unsafe { libc::poll(&raw mut poll, 1, millis) == 1 }
 }
 
+/// An all-reduce of a word, in place.
+fn request(word: &mut u64) -> Request {
+    let word: *mut u64 = word;
+    Request {
+        collective: Collective::Allreduce,
+        send: word.cast(),
+        receive: word.cast(),
+        count: 1,
+        blocks: Vec::new(),
+        combination: Combination::BuiltIn(DataType::U64, Operation::Sum),
+        root: Rank(0),
+        algorithm: None,
+        mode: None,
+        background: true,
+    }
+}
+
+/// What is there before the function is called.
+struct Prepared {
+    /// Committed, and without a collective so far.
+    new: GroupId,
+    /// Not committed.
+    uncommitted: GroupId,
+    segment: SegmentId,
+    started: Handle,
+}
+
+/// All that waits, and what came of it.
+fn calls_that_wait(
+    rt: &Runtime,
+    fusion: &Fusion<'_>,
+    prepared: &Prepared,
+) -> Vec<(&'static str, Result<()>)> {
+    let Prepared { new, uncommitted, segment, started } = *prepared;
+    let (mut word, mut words, null) = (1, [0.0], std::ptr::null_mut());
+    let request = request(&mut word);
+    let none = BroadcastList {
+        pieces: Vec::new(),
+        root: Rank(0),
+        algorithm: None,
+        mode: None,
+        background: true,
+    };
+    while fusion.next(Timeout::Test).is_ok() {}
+    let made = Fusion::create(rt, &floats(&[1]), ALL, &Options::default(), LIMIT);
+    vec![
+        // SAFETY: nothing is written.
+        ("wait", unsafe { fusion.wait(1, null, LIMIT) }),
+        ("result", fusion.result(1, Timeout::Block).map(drop)),
+        ("next", fusion.next(Timeout::Millis(1)).map(drop)),
+        ("create", made.map(std::mem::forget)),
+        // SAFETY: the word outlives what does not begin.
+        ("run", unsafe { run(rt, ALL, &request, LIMIT) }),
+        // SAFETY: the same.
+        ("start", unsafe { handles::start(rt, new, &request, LIMIT) }.map(drop)),
+        // SAFETY: the same.
+        ("prepare", unsafe { handles::prepare(rt, ALL, &request, LIMIT) }.map(drop)),
+        ("wait for an operation", handles::wait(rt, started, LIMIT)),
+        // SAFETY: there are no pieces.
+        ("list", unsafe { run_broadcast_list(rt, ALL, &none, LIMIT) }),
+        ("allreduce", allreduce_slice(rt, &[1.0], &mut words, Operation::Sum, ALL, LIMIT)),
+        ("barrier", rt.barrier(ALL, LIMIT)),
+        ("commit", rt.group_commit(uncommitted, LIMIT)),
+        ("create a segment", rt.segment_create(SegmentId(9), 64, ALL, LIMIT, Init::Zeroed)),
+        ("receive", rt.passive_receive(segment, 0, 8, LIMIT).map(drop)),
+        ("waitsome", rt.notify_waitsome(segment, 0, 1, LIMIT).map(drop)),
+        ("term", rt.term(LIMIT)),
+    ]
+}
+
+/// Each is refused, and none has begun: afterwards all of them work.
 fn nobody_waits_in_a_function_that_is_told() {
     ranks::run(2, |rt| {
-        let me = rt.rank().index();
-        let fusion = Arc::new(create(
-            rt,
-            &floats(&[10, 10]),
-            &Options { threshold: 0, ..Options::default() },
-        ));
-        let errors: Arc<(Mutex<Vec<Error>>, Condvar)> = Arc::default();
-        // The fused buffer outlives its function, which it forgets before it ends.
-        let (address, heard) = (Arc::as_ptr(&fusion) as usize, Arc::clone(&errors));
+        let (me, segment) = (rt.rank().index(), SegmentId(3));
+        let options = Options { threshold: 0, ..Options::default() };
+        let fusion = create(rt, &floats(&[10, 10]), &options);
+        let group = || {
+            let group = rt.group_create().expect("a group");
+            (0..2).for_each(|rank| rt.group_add(group, Rank(rank)).expect("a member"));
+            group
+        };
+        let new = group();
+        rt.group_commit(new, LIMIT).expect("committed");
+        let uncommitted = group();
+        rt.segment_alloc(segment, 64, Init::Zeroed).expect("a segment");
+        let mut word = 1;
+        // SAFETY: the word lives until the operation has ended, below.
+        let started = unsafe { handles::start(rt, ALL, &request(&mut word), LIMIT) };
+        let started = started.expect("started");
+        let (tell, heard) = std::sync::mpsc::channel();
+        let prepared = Prepared { new, uncommitted, segment, started };
+        // Both outlive the function, which is taken away below.
+        let (rank, fused) =
+            (ptr::from_ref(rt).expose_provenance(), ptr::from_ref(&fusion).expose_provenance());
         let function = move |_: usize, _: Result<()>| {
             // SAFETY: see above.
-            let fusion = unsafe { &*(address as *const Fusion<'_>) };
-            let mut heard_now = heard.0.lock();
-            heard_now.push(fusion.result(1, LIMIT).expect_err("it may not wait"));
-            heard.1.notify_one();
+            let rt = unsafe { &*ptr::with_exposed_provenance::<Runtime>(rank) };
+            // SAFETY: see above.
+            let fusion = unsafe { &*ptr::with_exposed_provenance::<Fusion<'_>>(fused) };
+            let _ = tell.send(calls_that_wait(rt, fusion, &prepared));
         };
         fusion.on_end(Some(Arc::new(function))).expect("a function");
         submit(&fusion, 0, &contribution(me, 0, 0, 10));
-        let mut list = errors.0.lock();
-        while list.is_empty() {
-            list = errors.1.wait(list);
+        for (call, outcome) in heard.recv().expect("the function is called") {
+            let error = outcome.expect_err(call);
+            assert!(error.to_string().contains("may not wait"), "{call}: {error}");
         }
-        assert!(list[0].to_string().contains("may not wait"), "{}", list[0]);
-        drop(list);
         fusion.on_end(None).expect("no function");
         submit(&fusion, 1, &contribution(me, 1, 0, 10));
         assert_eq!(wait(&fusion, 1, 10), sum(2, 1, 0, 10));
+        handles::wait(rt, started, LIMIT).expect("it has ended");
+        assert_eq!(word, 2);
+        rt.barrier(ALL, LIMIT).expect("barrier");
+        rt.group_commit(uncommitted, LIMIT).expect("committed");
+        // SAFETY: the word outlives the call.
+        unsafe { run(rt, new, &request(&mut word), LIMIT) }.expect("a sum");
+        assert_eq!(word, 4);
     });
 }
 

@@ -16,6 +16,7 @@ use super::rings::{Relation, Relations};
 use super::spec::{ChannelSpec, DataSpec, digest};
 use super::status::status_words;
 use super::{Channel, KnownFailures, Member, OwnPart};
+use crate::callback::may_wait;
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
@@ -226,6 +227,7 @@ impl Runtime {
         timeout: Timeout,
         layout: impl FnOnce(&[Rank]) -> Result<Parts>,
     ) -> Result<(Vec<Channel>, SharedData)> {
+        may_wait(timeout, "opening a channel")?;
         let (inner, deadline) = (self.shared(), timeout.deadline());
         let all = layout(&self.group_ranks(group)?)?;
         let mut call = inner.group_call(group, key)?;

@@ -2,6 +2,7 @@
 
 use super::call::GroupCall;
 use super::{Active, BARRIER, CallKey};
+use crate::callback::may_wait;
 use crate::error::{Error, Result};
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
@@ -12,6 +13,7 @@ use crate::sync::{AtomicU64, epoch};
 use crate::timeout::Timeout;
 use crate::transport::Upcalls;
 use crate::transport::shm::area::wake_kind;
+use crate::wait::Call;
 
 impl Inner {
     /// Arrives at a barrier and looks whether all members have. `None` if not, or if something is
@@ -146,6 +148,7 @@ impl Runtime {
     /// As [`barrier`](Runtime::barrier).
     #[doc(hidden)]
     pub fn barrier_call(&self, group: GroupId, timeout: Timeout) -> Result<()> {
+        may_wait(timeout, Call::Barrier.name())?;
         let inner = self.inner();
         let mut call = inner.group_call(group, BARRIER)?;
         call.arrive(&[]);

@@ -2,6 +2,7 @@
 
 use super::board::Outbound;
 use super::{Abort, CallState, Committed, DEATH_LIMIT, Standing, first_step, list};
+use crate::callback::may_wait;
 use crate::control::leaders::Leaders;
 use crate::control::leaders::route::FEW;
 use crate::error::{Error, Result};
@@ -99,6 +100,7 @@ impl Inner {
 
     pub(super) fn commit(&self, group: GroupId, timeout: Timeout) -> Result<()> {
         self.check_open()?;
+        may_wait(timeout, Call::Commit.name())?;
         let mut state = self.control.groups.claim(group)?;
         if state.active.is_some() {
             let active = "a collective that timed out".to_owned();

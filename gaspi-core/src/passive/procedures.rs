@@ -1,6 +1,7 @@
 //! The procedures of passive messages (GASPI 17.1, 9).
 
 use super::{Letter, Message, SendState};
+use crate::callback::may_wait;
 use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::runtime::{Inner, Runtime};
@@ -315,6 +316,7 @@ impl Runtime {
         let limit = u64::from(inner.config.passive_transfer_size_max);
         inner.check_passive(segment, offset, size, limit)?;
         inner.ranks.check_rank(rank)?;
+        may_wait(timeout, Call::PassiveSend.name())?;
         inner.send(Message { segment, offset, size }, rank, timeout.deadline())?;
         inner.count(Counter::PassiveSends, 1);
         Ok(())
@@ -336,6 +338,7 @@ impl Runtime {
         inner.check_open()?;
         inner.check_passive(segment, offset, size, u64::MAX)?;
         let waiting = waiting(Call::PassiveReceive, segment.0);
+        may_wait(timeout, waiting.call.name())?;
         let received = inner.until(timeout.deadline(), waiting, || {
             inner.check_open().and_then(|()| inner.receive(segment, offset, size)).transpose()
         });

@@ -1,6 +1,7 @@
 //! The procedures of queues (GASPI 17.1, 8.2.3 and 8.5).
 
 use super::{DELETED, NOBODY, Queue};
+use crate::callback::may_wait;
 use crate::config::QUEUE_MAX;
 use crate::error::{Error, Result};
 use crate::ids::QueueId;
@@ -176,6 +177,7 @@ fn wait_busy(inner: &Inner, q: &Queue, queue: QueueId, timeout: Timeout) -> Resu
         inner.count(Counter::Waits, 1);
         return Ok(());
     }
+    may_wait(timeout, waiting.call.name())?;
     let before = q.posted.load(Ordering::Relaxed);
     let outcome = inner.until_within(timeout, waiting, || {
         inner.finish_writes(q, queue);

@@ -1,5 +1,6 @@
 //! Segments that the members of a group make together, and how each gets at those of the others.
 
+use crate::callback::may_wait;
 use crate::control::reason::{has_failed, lacks_descriptors};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::diagnostics;
@@ -29,6 +30,7 @@ impl Inner {
         timeout: Timeout,
         make: impl FnOnce() -> Result<()>,
     ) -> Result<()> {
+        may_wait(timeout, Call::Create.name())?;
         let deadline = timeout.deadline();
         let signature = kind.signature(segment.0.into());
         let key = CallKey { kind, arguments, signature, describe: describe_call };

@@ -17,8 +17,10 @@
 //! waits for nothing. [`may_wait`] ends a process that breaks them, in release builds too: it would
 //! hang, and nobody could say why.
 
+mod callback;
 mod retired;
 
+pub use callback::{Callback, enter_callback, is_in_callback};
 pub(crate) use retired::Retired;
 
 use super::membarrier::{fences_are_light, heavy_private, light_private, prepare_private};
@@ -48,13 +50,17 @@ pub(crate) struct PeerCounters([AtomicU64; PEER_COUNTERS]);
 pub struct Slot {
     /// The owner.
     thread: usize,
-    /// The owner again, while it is outside and the rare side pays for its fences; else 0.
+    /// The owner again, while it is outside, in no function of the program that the library calls,
+    /// and the rare side pays for its fences; else 0.
     fast: AtomicUsize,
     /// The epoch in which the owner entered, plus 1 unless it is in a section; 0 while it is
     /// outside. Written by the owner only.
     entered: AtomicU64,
     /// How many handlers of frames the owner is in. Written by the owner only.
     handling: AtomicUsize,
+    /// Whether the owner is in a function of the program that the library calls. Written by the
+    /// owner only.
+    in_callback: AtomicUsize,
     /// The runtime whose statistics are counted here, 0 for none.
     counts_for: AtomicU64,
     /// Counters by rank of that runtime, written by the owner only.
@@ -353,8 +359,7 @@ impl Drop for Guard {
         if self.outermost {
             // Release: the uses end before it; pairs with the Acquire in `synchronize`.
             self.slot.entered.store(0, Ordering::Release);
-            let fast = if fences_are_light() { self.slot.thread } else { 0 };
-            self.slot.fast.store(fast, Ordering::Relaxed);
+            self.slot.allow_fast();
         }
     }
 }
@@ -366,12 +371,20 @@ impl Slot {
             fast: AtomicUsize::new(if light { thread } else { 0 }),
             entered: AtomicU64::new(0),
             handling: AtomicUsize::new(0),
+            in_callback: AtomicUsize::new(0),
             counts_for: AtomicU64::new(0),
             peers: AtomicPtr::new(ptr::null_mut()),
             ranks: AtomicUsize::new(0),
             counters: [const { AtomicU64::new(0) }; COUNTERS],
             next: AtomicPtr::new(next),
         }
+    }
+
+    /// Lets the owner, which is outside, take fast paths again unless something forbids that.
+    #[inline(always)]
+    fn allow_fast(&self) {
+        let allowed = fences_are_light() && self.in_callback.load(Ordering::Relaxed) == 0;
+        self.fast.store(if allowed { self.thread } else { 0 }, Ordering::Relaxed);
     }
 
     /// See [`Guard::peer`].

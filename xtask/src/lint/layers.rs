@@ -43,7 +43,7 @@ const CORE: &[Layer] = &[
     // time, which are pure values.
     Layer {
         name: "the leafs",
-        modules: &["os", "sync", "ids", "error", "timeout", "config", "policy"],
+        modules: &["os", "sync", "ids", "error", "timeout", "callback", "config", "policy"],
     },
     // Bytes only: one reader, one writer, frames.
     Layer { name: "the wire", modules: &["wire"] },
