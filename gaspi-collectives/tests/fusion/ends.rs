@@ -2,15 +2,17 @@
 
 use super::*;
 use gaspi_collectives::algorithms::Collective;
+use gaspi_collectives::fusion::handles as fused;
 use gaspi_collectives::handles::{self, Handle};
 use gaspi_collectives::{
     BroadcastList, Combination, Operation, Request, allreduce_slice, run, run_broadcast_list,
 };
 use gaspi_core::sync::{Condvar, Mutex};
-use gaspi_core::{Init, Rank, Result, SegmentId, Timeout};
+use gaspi_core::{Config, Error, Init, Rank, Result, SegmentId, Timeout};
 use std::collections::BTreeSet;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Buckets of which a function was told.
 type Told = Vec<(usize, Result<()>)>;
@@ -274,11 +276,118 @@ fn nobody_waits_in_a_function_that_is_told() {
     });
 }
 
+/// A program that lives in its function: each bucket goes from step to step by itself.
+fn a_function_takes_sums_and_submits_the_next_step() {
+    const STEPS: usize = 20;
+    const TENSORS: [usize; 3] = [9000, 100, 20_000];
+    ranks::run(3, |rt| {
+        let (me, n) = (rt.rank().index(), rt.size() as usize);
+        let options = Options { threshold: 0, ..Options::default() };
+        let fusion = create(rt, &floats(&TENSORS), &options);
+        let (tell, heard) = std::sync::mpsc::channel();
+        // It outlives the function, which is taken away below.
+        let fused = ptr::from_ref(&fusion).expose_provenance();
+        let steps: [AtomicUsize; TENSORS.len()] = Default::default();
+        let function = move |bucket: usize, outcome: Result<()>| {
+            // SAFETY: see above.
+            let fusion = unsafe { &*ptr::with_exposed_provenance::<Fusion<'_>>(fused) };
+            let count = TENSORS[bucket];
+            let mut copied = vec![f32::NAN; count];
+            // SAFETY: as many elements as the tensor has.
+            let ended = unsafe { fusion.test(bucket, copied.as_mut_ptr().cast()) };
+            let lent = fusion.result(bucket, LIMIT);
+            let is_lent = lent.as_ref().is_ok_and(|lent| read(*lent, count) == copied);
+            let is_right = matches!(ended, Ok(true)) && is_lent;
+            let step = steps[bucket].fetch_add(1, Ordering::Relaxed) + 1;
+            let mut outcome = outcome.and(lent).and_then(|lent| fusion.release(bucket, lent));
+            if step < STEPS && outcome.is_ok() {
+                let data = contribution(me, bucket, step, count);
+                // SAFETY: as many elements as the tensor has.
+                outcome = unsafe { fusion.submit(bucket, data.as_ptr().cast(), 1.0) };
+            }
+            let _ = tell.send((bucket, outcome, copied, is_right));
+        };
+        fusion.on_end(Some(Arc::new(function))).expect("a function");
+        for (tensor, count) in TENSORS.into_iter().enumerate() {
+            submit(&fusion, tensor, &contribution(me, tensor, 0, count));
+        }
+        let mut told = [0; TENSORS.len()];
+        for _ in 0..STEPS * TENSORS.len() {
+            let (bucket, outcome, copied, is_right) = heard.recv().expect("a bucket ends");
+            outcome.expect("no failure");
+            assert!(is_right, "what is told has ended, and is lent as it is copied");
+            assert_eq!(copied, sum(n, bucket, told[bucket], TENSORS[bucket]));
+            told[bucket] += 1;
+        }
+        fusion.on_end(None).expect("no function");
+        assert!(heard.try_recv().is_err(), "each bucket ends once in a step");
+        assert_eq!(told, [STEPS; TENSORS.len()]);
+    });
+}
+
+/// Each bucket that is pending fails once; what is told of it stays.
+fn a_death_is_told_to_the_function_the_descriptor_and_next() {
+    let (pending, parted) = (ranks::Barrier::new(3), ranks::Barrier::new(3));
+    ranks::run_owned(3, &Config::default(), |rt| {
+        let (me, counts) = (rt.rank().index(), [5000, 100, 70_000]);
+        let options = Options { threshold: 0, ..Options::default() };
+        if me == 1 {
+            // It ends with the rank, and tells nobody.
+            let made = fused::create(&rt, &floats(&counts), ALL, &options, LIMIT);
+            made.expect("a fused buffer");
+            pending.wait();
+            ranks::die(rt);
+            parted.wait();
+            return;
+        }
+        let fusion = create(&rt, &floats(&counts), &options);
+        let descriptor = fusion.descriptor().expect("a descriptor");
+        let (tell, heard) = std::sync::mpsc::channel();
+        let function = move |bucket: usize, outcome: Result<()>| {
+            let _ = tell.send((bucket, outcome));
+        };
+        fusion.on_end(Some(Arc::new(function))).expect("a function");
+        for tensor in [0, 2] {
+            submit(&fusion, tensor, &contribution(me, tensor, 0, counts[tensor]));
+        }
+        assert!(!is_readable(descriptor, 0), "nothing has ended");
+        pending.wait();
+        let is_death = |error: &Error| matches!(error, Error::RankDied { rank: Rank(1), .. });
+        let mut failed = [0, 2].map(|_| {
+            let (bucket, outcome) = heard.recv().expect("a bucket fails");
+            let error = outcome.expect_err("a rank has died");
+            assert!(is_death(&error), "{error}");
+            bucket
+        });
+        failed.sort_unstable();
+        assert_eq!(failed, [0, 2]);
+        for _ in 0..2 {
+            assert!(is_readable(descriptor, 60_000), "there is something to tell");
+            let error = fusion.next(Timeout::Test).expect_err("nothing has ended well");
+            assert!(is_death(&error), "{error}");
+        }
+        for tensor in 0..3 {
+            // SAFETY: nothing is written.
+            let waited = unsafe { fusion.wait(tensor, ptr::null_mut(), LIMIT) };
+            assert!(is_death(&waited.expect_err("it has failed")));
+        }
+        fusion.on_end(None).expect("no function");
+        assert!(heard.try_recv().is_err(), "no bucket is told of twice");
+        drop(fusion);
+        parted.wait();
+        rt.term(LIMIT).expect("term");
+    });
+}
+
 tests! {
     DEVICES:
         next_gives_each_bucket_once_in_a_step,
         a_function_is_told_of_each_bucket,
         the_library_goes_on_behind_a_wait_that_timed_out,
         a_descriptor_is_readable_while_next_has_something_to_tell,
-        nobody_waits_in_a_function_that_is_told;
+        nobody_waits_in_a_function_that_is_told,
+        a_function_takes_sums_and_submits_the_next_step,
+        a_death_is_told_to_the_function_the_descriptor_and_next;
+    VERBS_PAIRS:
+        a_death_is_told_to_the_function_the_descriptor_and_next;
 }
