@@ -2,7 +2,7 @@
 /*
  * Fused buffers: tensors in orders that differ by rank, copied, in place and lent; ends one after
  * the other; every wrong argument; declarations that differ; what a function that is told of ends
- * may not do.
+ * may not do; calls after the end.
  */
 #include "check.h"
 
@@ -215,6 +215,42 @@ static void nobody_waits_in_a_function(void) {
   CHECK_OK(gaspi_fusion_free(fusion));
 }
 
+static void no_tensor_has_elements(void) {
+  const gaspi_fusion_tensor_t none = {0, F32, 0};
+  gaspi_fusion_t fusion = 0;
+  gaspi_size_t number = 1;
+
+  CHECK_OK(gaspi_fusion_create(&none, 1, ALL, NULL, &fusion, LIMIT));
+  CHECK_OK(gaspi_fusion_buckets(fusion, &number));
+  CHECK(number == 0);
+  CHECK_OK(gaspi_fusion_wait(fusion, 0, NULL, GASPI_BLOCK));
+  CHECK_ERR(gaspi_fusion_next(fusion, &number, GASPI_BLOCK), GASPI_ERROR);
+  CHECK(strstr(detail(), "no tensor has elements") != NULL);
+  CHECK_OK(gaspi_fusion_free(fusion));
+}
+
+static void calls_after_free(gaspi_fusion_t freed) {
+  gaspi_size_t number = 0;
+  const void *lent = NULL;
+  void *place = NULL;
+  int done = 0, fd = -1;
+
+  CHECK_ERR(gaspi_fusion_free(freed), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_submit(freed, 0, data, 1.0), GASPI_ERROR);
+  CHECK(strstr(detail(), "no such fused buffer") != NULL);
+  CHECK_ERR(gaspi_fusion_wait(freed, 0, sum, LIMIT), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_test(freed, 0, sum, &done), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_result(freed, 0, &lent, LIMIT), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_release(freed, 0, data), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_next(freed, &number, LIMIT), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_tensor_ptr(freed, 0, &place), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_bucket(freed, 0, &number), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_buckets(freed, &number), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_on_end(freed, NULL, NULL), GASPI_ERROR);
+  CHECK_ERR(gaspi_fusion_fd(freed, &fd), GASPI_ERROR);
+  CHECK(lent == NULL && place == NULL && fd == -1);
+}
+
 int main(void) {
   gaspi_fusion_tensor_t tensors[TENSORS];
   gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT;
@@ -230,10 +266,10 @@ int main(void) {
     CHECK_OK(gaspi_fusion_create(tensors, TENSORS, ALL, &options, &fusion, LIMIT));
     steps(fusion);
     CHECK_OK(gaspi_fusion_free(fusion));
-    CHECK_ERR(gaspi_fusion_free(fusion), GASPI_ERROR);
-    CHECK_ERR(gaspi_fusion_submit(fusion, 0, data, 1.0), GASPI_ERROR);
+    calls_after_free(fusion);
   }
   nobody_waits_in_a_function();
+  no_tensor_has_elements();
   CHECK_OK(gaspi_fusion_create(tensors, TENSORS, ALL, NULL, &other, LIMIT));
   CHECK(other != fusion);
   wrong_calls(other);

@@ -379,6 +379,19 @@ fn a_death_is_told_to_the_function_the_descriptor_and_next() {
     });
 }
 
+fn next_says_at_once_that_there_are_no_buckets() {
+    ranks::run(2, |rt| {
+        let fusion = create(rt, &floats(&[0, 0]), &Options::default());
+        assert_eq!(fusion.buckets(), 0);
+        for timeout in [Timeout::Test, Timeout::Block] {
+            let error = fusion.next(timeout).expect_err("nothing will end");
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            assert!(error.to_string().contains("no tensor has elements"), "{error}");
+        }
+        wait(&fusion, 1, 0);
+    });
+}
+
 tests! {
     DEVICES:
         next_gives_each_bucket_once_in_a_step,
@@ -387,7 +400,8 @@ tests! {
         a_descriptor_is_readable_while_next_has_something_to_tell,
         nobody_waits_in_a_function_that_is_told,
         a_function_takes_sums_and_submits_the_next_step,
-        a_death_is_told_to_the_function_the_descriptor_and_next;
+        a_death_is_told_to_the_function_the_descriptor_and_next,
+        next_says_at_once_that_there_are_no_buckets;
     VERBS_PAIRS:
         a_death_is_told_to_the_function_the_descriptor_and_next;
 }
