@@ -78,8 +78,12 @@ fn contributions_are_rounded_once() {
 fn many_equal_contributions_do_not_stagnate() {
     ranks::run(2, |rt| {
         let (n, contributions) = (rt.size() as f32, 512);
-        for (wire, _) in WIRES {
-            let options = Options { wire: Some(wire), contributions, ..Options::default() };
+        let operations = [(Operation::Sum, 512.0 * n), (Operation::Average, 512.0)];
+        for ((wire, _), (operation, expected)) in
+            WIRES.into_iter().flat_map(|wire| operations.map(|operation| (wire, operation)))
+        {
+            let wire = Some(wire);
+            let options = Options { operation, wire, contributions, ..Options::default() };
             let fusion = create(rt, &floats(&COUNTS), &options);
             for _ in 0..contributions {
                 COUNTS.into_iter().enumerate().for_each(|(t, count)| {
@@ -87,7 +91,8 @@ fn many_equal_contributions_do_not_stagnate() {
                 });
             }
             for (tensor, count) in COUNTS.into_iter().enumerate() {
-                assert_eq!(wait(&fusion, tensor, count), vec![512.0 * n; count], "{wire}");
+                let found = wait(&fusion, tensor, count);
+                assert_eq!(found, vec![expected; count], "{operation} in {wire:?}");
             }
         }
     });
