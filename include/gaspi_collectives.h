@@ -787,8 +787,8 @@ typedef struct gaspi_fusion_options {
  * Is told of a bucket that has ended, or failed: `outcome` is GASPI_SUCCESS or the code of the
  * error, whose words gaspi_error_detail gives. Called by whatever threads find out, several at a
  * time, one of the library among them. May submit, test and take results of what has ended. Other
- * calls that may wait, of any header, are GASPI_ERROR there at once and begin nothing, unless their
- * timeout is GASPI_TEST; so are gaspi_fusion_free and gaspi_proc_term.
+ * procedures that wait at most a timeout, of any header, are GASPI_ERROR there at once and begin
+ * nothing, unless the timeout is GASPI_TEST; so are gaspi_fusion_free and gaspi_proc_term.
  */
 typedef void (*gaspi_fusion_function_t)(gaspi_fusion_t fusion, gaspi_size_t bucket,
                                         gaspi_return_t outcome, void *state);

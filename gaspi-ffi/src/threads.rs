@@ -407,6 +407,7 @@ procedures! {
     fn threads_sync_all(group: gaspi_group_t, milliseconds: gaspi_timeout_t) holding rt {
         // A wrong group is told to all threads, not only to the last one.
         rt.group_size(GroupId(group))?;
+        gaspi_core::may_wait(timeout(milliseconds), "threads_sync_all")?;
         let deadline = timeout(milliseconds).deadline();
         meet(deadline, || rt.barrier(GroupId(group), remaining(deadline)))
     }

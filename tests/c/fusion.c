@@ -6,6 +6,7 @@
  */
 #include "check.h"
 
+#include <GASPI_Threads.h>
 #include <sched.h>
 
 enum { TENSORS = 6, STEPS = 8, MOST = 5000 };
@@ -191,6 +192,8 @@ static void waits(gaspi_fusion_t fusion, gaspi_size_t ended, gaspi_return_t outc
   CHECK_ERR(gaspi_allreduce(&word, &words, 1, GASPI_OP_SUM, GASPI_TYPE_ULONG, ALL, GASPI_BLOCK),
             GASPI_ERROR);
   CHECK_ERR(gaspi_barrier(ALL, GASPI_BLOCK), GASPI_ERROR);
+  CHECK_ERR(gaspi_threads_sync_all(ALL, GASPI_BLOCK), GASPI_ERROR);
+  CHECK(strstr(detail(), "may not wait") != NULL);
   CHECK_ERR(gaspi_proc_term(GASPI_BLOCK), GASPI_ERROR);
   __atomic_store_n((int *)told, 1, __ATOMIC_RELEASE);
 }

@@ -145,6 +145,20 @@ fn synchronize_waits_for_fast_sections_and_for_what_nests_in_them() {
 }
 
 #[test]
+fn a_function_of_the_program_takes_no_fast_path() {
+    drop(enter());
+    assert_eq!(enter_fast().is_some(), fences_are_light());
+    let callback = enter_callback().expect("the first");
+    assert!(is_in_callback() && enter_callback().is_none());
+    assert!(enter_fast().is_none());
+    drop(enter());
+    assert!(enter_fast().is_none(), "whatever else the thread did");
+    drop(callback);
+    assert!(!is_in_callback());
+    assert_eq!(enter_fast().is_some(), fences_are_light());
+}
+
+#[test]
 fn fast_sections_do_not_nest() {
     let _alone = alone();
     on_a_free_thread(|| {
