@@ -158,11 +158,29 @@ fn half_an_environment_is_an_error_with_a_remedy() {
         ),
         (&[("TORCHELASTIC_RUN_ID", "x"), ("RANK", "0")], &["RANK and WORLD_SIZE"]),
         (&[("RANK", "0"), ("WORLD_SIZE", "0")], &["1 to 65535"]),
+        (
+            &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "4")],
+            &["OMPI_COMM_WORLD_SIZE is 4", "PMIX_RANK and PMIX_NAMESPACE are not", "mpirun"],
+        ),
+        (
+            &[("PMI_PORT", "ant:40000"), ("PMI_ID", "1")],
+            &["PMI_PORT and PMI_ID are set but not PMI_FD", "without -pmi-port"],
+        ),
+        (
+            &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "4"), ("SLURM_JOB_ID", "1")],
+            &["SLURM_STEP_NUM_TASKS are set", "but not SLURM_PROCID", "srun"],
+        ),
+        (
+            &[("GROUP_RANK", "0"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "a"), ("LOCAL_RANK", "1")],
+            &["GROUP_RANK, MASTER_ADDR are set as torchrun does", "not RANK and WORLD_SIZE"],
+        ),
         (&[("JOB_COMPLETION_INDEX", "0"), ("GASPI_MEETING", "tcp:a:1")], &["GASPI_NRANKS is not"]),
     ];
     for (set, words) in cases {
         let text = refusal(&[set]);
         assert!(words.iter().all(|word| text.contains(word)), "{set:?}: {text}");
+        let alone: Set<'_> = &[("GASPI_LAUNCHER", "single")];
+        assert_eq!(chosen(&[set, alone]).expect("alone"), None, "{set:?}");
     }
     // Nothing of these speaks of ranks.
     for set in [
@@ -171,10 +189,22 @@ fn half_an_environment_is_an_error_with_a_remedy() {
         &[("SLURM_STEP_ID", "4294967291"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "4")],
         &[("RANK", "0")],
         &[("WORLD_SIZE", "4")],
+        &[("WORLD_SIZE", "4"), ("MASTER_ADDR", "ant"), ("LOCAL_RANK", "0")],
+        &[("WORLD_SIZE", "1"), ("MASTER_ADDR", "ant"), ("GROUP_RANK", "0")],
+        // Steps of one task, and the script of a batch job that asks for several.
+        &[("SLURM_STEP_ID", "0"), ("SLURM_STEP_NUM_TASKS", "1")],
+        &[("SLURM_STEP_ID", "4294967291"), ("SLURM_STEP_NUM_TASKS", "4")],
+        // A program of Open MPI that was started alone.
+        &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "1")],
+        &[("OMPI_COMM_WORLD_SIZE", "4")],
+        &[("PMI_PORT", "ant:40000")],
         &[("JOB_COMPLETION_INDEX", "3")],
     ] {
         assert_eq!(chosen(&[set]).expect("none"), None, "{set:?}");
     }
+    // What Open MPI adds where the process manager speaks PMI-1.
+    let added: Set<'_> = &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
+    assert_eq!(chosen(&[HYDRA, added]).expect("pmi"), Some(("pmi", 1, Some(4))));
     // Slurm's variables do where its plugin speaks something else.
     let other: Set<'_> = &[("PMI_RANK", "1"), ("PMI_SIZE", "4")];
     assert_eq!(chosen(&[SRUN, other]).expect("slurm"), Some(("slurm", 1, Some(4))));

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 pub(super) struct Pmi1;
 
+/// The variables of a connection that is handed over.
+const HANDED_OVER: [&str; 3] = ["PMI_FD", "PMI_RANK", "PMI_SIZE"];
 /// The key of what rank 0 publishes.
 const KEY: &str = "gaspi-contact";
 /// Bytes of the longest line.
@@ -34,12 +36,20 @@ impl Launcher for Pmi1 {
     }
 
     fn variables(&self) -> &'static [&'static str] {
-        &["PMI_FD", "PMI_RANK", "PMI_SIZE"]
+        &["PMI_FD", "PMI_RANK", "PMI_SIZE", "PMI_PORT", "PMI_ID"]
     }
 
     fn task(&self, variables: &Variables<'_>) -> Result<Option<Task>> {
-        let set = variables.set(self.variables());
+        let set = variables.set(&HANDED_OVER);
         let wire = variables.raw("PMI_FD").is_some();
+        if set.is_empty() && variables.set(&["PMI_PORT", "PMI_ID"]).len() == 2 {
+            return wrong(
+                "PMI_PORT and PMI_ID are set but not PMI_FD: the process manager is to be called \
+                 at a port, which this library does not do; start the ranks by mpiexec without \
+                 -pmi-port, or with gaspi_run, or set GASPI_LAUNCHER=single for a job of one rank"
+                    .to_owned(),
+            );
+        }
         // Slurm's own variables do where its plugin speaks something else.
         if set.is_empty() || (!wire && slurm::is_step(variables)) {
             return Ok(None);
@@ -52,7 +62,7 @@ impl Launcher for Pmi1 {
             }
             _ => {
                 let absent: Vec<&str> =
-                    self.variables().iter().copied().filter(|name| !set.contains(name)).collect();
+                    HANDED_OVER.into_iter().filter(|name| !set.contains(name)).collect();
                 wrong(format!(
                     "{} of PMI are set but not {}; start the ranks by mpiexec of MPICH or Intel \
                      MPI or by srun --mpi=pmi2, which set all three, or with gaspi_run, or set \

@@ -35,7 +35,7 @@ impl Launcher for Pmix {
         let rank = variables.number("PMIX_RANK")?;
         let (rank, namespace) = (rank, variables.raw("PMIX_NAMESPACE").is_some());
         let rank = match (rank, namespace) {
-            (None, false) => return Ok(None),
+            (None, false) => return without_pmix(variables),
             (Some(rank), true) => rank,
             (rank, _) => {
                 let (set, absent) = match rank {
@@ -69,6 +69,23 @@ impl Launcher for Pmix {
         // mpirun has srun start its daemons, whose variables the ranks inherit.
         let namespace = variables.raw("PMIX_NAMESPACE").unwrap_or_default();
         other == slurm::Slurm.name() && !namespace.to_string_lossy().starts_with("slurm.")
+    }
+}
+
+/// No rank of PMIx, unless Open MPI tells of several ranks, which meet by PMIx only.
+fn without_pmix(variables: &Variables<'_>) -> Result<Option<Task>> {
+    let is_set = |name| variables.raw(name).is_some();
+    // Where PMI_FD is set the library of Open MPI itself may have set these, and PMI-1 will do.
+    if !is_set("OMPI_COMM_WORLD_RANK") || is_set("PMI_FD") {
+        return Ok(None);
+    }
+    match variables.number("OMPI_COMM_WORLD_SIZE")? {
+        Some(size @ 2..) => wrong(format!(
+            "OMPI_COMM_WORLD_SIZE is {size}, but PMIX_RANK and PMIX_NAMESPACE are not set, so the \
+             ranks cannot meet; start them by mpirun or prterun, which set all, or with \
+             gaspi_run, or set GASPI_LAUNCHER=single for a job of one rank"
+        )),
+        _ => Ok(None),
     }
 }
 

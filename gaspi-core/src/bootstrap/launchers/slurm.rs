@@ -32,7 +32,7 @@ impl Launcher for Slurm {
     fn task(&self, variables: &Variables<'_>) -> Result<Option<Task>> {
         // The script of a batch job, and the shell of an allocation, belong to no step.
         if !is_step(variables) {
-            return Ok(None);
+            return without_rank(variables);
         }
         let size = match variables.number("SLURM_STEP_NUM_TASKS")? {
             Some(size) => ("SLURM_STEP_NUM_TASKS", Some(size)),
@@ -94,9 +94,19 @@ const SPECIAL_STEP: u64 = 0xffff_fff0;
 
 /// Whether this process was started by srun.
 pub(super) fn is_step(variables: &Variables<'_>) -> bool {
+    is_within_step(variables) && variables.raw("SLURM_PROCID").is_some()
+}
+
+fn is_within_step(variables: &Variables<'_>) -> bool {
     let is_special = variables.number("SLURM_STEP_ID").is_ok_and(|step| step >= Some(SPECIAL_STEP));
-    let is_set = |name| variables.raw(name).is_some();
-    is_set("SLURM_STEP_ID") && is_set("SLURM_PROCID") && !is_special
+    variables.raw("SLURM_STEP_ID").is_some() && !is_special
+}
+
+/// No rank of a step, unless the step is one of several tasks, of which this is some.
+fn without_rank(variables: &Variables<'_>) -> Result<Option<Task>> {
+    let is_one_of_many =
+        is_within_step(variables) && variables.number("SLURM_STEP_NUM_TASKS")? > Some(1);
+    if is_one_of_many { incomplete(variables, "SLURM_PROCID") } else { Ok(None) }
 }
 
 /// Names one start of one step.

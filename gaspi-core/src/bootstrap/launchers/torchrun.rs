@@ -21,6 +21,7 @@ impl Launcher for Torchrun {
             "WORLD_SIZE",
             "LOCAL_RANK",
             "LOCAL_WORLD_SIZE",
+            "GROUP_RANK",
             "MASTER_ADDR",
             "MASTER_PORT",
             "TORCHELASTIC_RUN_ID",
@@ -29,9 +30,10 @@ impl Launcher for Torchrun {
     }
 
     fn task(&self, variables: &Variables<'_>) -> Result<Option<Task>> {
-        let (rank, size) = (variables.raw("RANK").is_some(), variables.raw("WORLD_SIZE").is_some());
+        let is_set = |name| variables.raw(name).is_some();
+        let rank_and_size = is_set("RANK") && is_set("WORLD_SIZE");
         // One of these names alone may mean anything.
-        if variables.raw("TORCHELASTIC_RUN_ID").is_none() && !(rank && size) {
+        if !rank_and_size && !is_set("TORCHELASTIC_RUN_ID") && !is_of_group(variables) {
             return Ok(None);
         }
         match (variables.number("RANK")?, variables.number("WORLD_SIZE")?) {
@@ -71,6 +73,13 @@ impl Launcher for Torchrun {
         job.server = ServerLocation::OverHosts { name, hub };
         Ok(over_hosts(job))
     }
+}
+
+/// Whether this is a process of a group of several, as torchrun says without a name of the run.
+fn is_of_group(variables: &Variables<'_>) -> bool {
+    let names = ["GROUP_RANK", "MASTER_ADDR"];
+    let several = variables.number("WORLD_SIZE").is_ok_and(|size| size > Some(1));
+    several && variables.set(&names).len() == names.len()
 }
 
 fn incomplete<T>(variables: &Variables<'_>, absent: &str) -> Result<T> {
