@@ -8,18 +8,21 @@
 //! It changes nothing and takes a few milliseconds. docs/troubleshooting.md explains each row.
 
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
+use crate::config::{Config, Topology};
 use crate::os::event::Wakeup;
 use crate::os::limits::{self, Resource, allowed, setting};
 use crate::os::memory::{self, HUGE_PAGE, Mapping};
 use crate::os::{affinity, cross_memory, interfaces, process, socket};
+use crate::policy::needs::{self, Descriptors, JobShape};
 use crate::sync::membarrier;
+use crate::wire::shared_layout::SharedLayout;
 use std::fs;
 use std::os::fd::AsFd;
 
-/// Descriptors below which a job of a few ranks with many segments may fail.
-const OPEN_FILES_FEW: u64 = 1024;
-/// Mappings below which many segments of many ranks may fail: each takes two in every rank.
-const MAPPINGS_FEW: u64 = 65_530;
+/// Ranks of a job for which a limit should do.
+const JOB_RANKS: u32 = 256;
+/// The same of one host.
+const HOST_RANKS: u32 = 64;
 
 /// Whether something can be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -223,20 +226,14 @@ fn memory_limits() -> Vec<Check> {
         }
         found.push(check);
     }
-    found.push(limit("address space", Resource::AddressSpace, u64::MAX, "ulimit -v unlimited"));
-    found.push(limit("file size", Resource::FileSize, u64::MAX, "ulimit -f unlimited"));
+    found.push(address_space(allowed(Resource::AddressSpace), limits::addresses()));
+    found.push(file_size());
     found.push(locked());
-    found.push(limit("open files", Resource::OpenFiles, OPEN_FILES_FEW, "ulimit -n 65536"));
-    let mappings = setting("/proc/sys/vm/max_map_count");
-    if let Some(mappings) = mappings.and_then(|text| text.parse::<u64>().ok()) {
-        let state = if mappings < MAPPINGS_FEW { CheckState::Limited } else { CheckState::Usable };
-        let mut check = Check::new("memory", "mappings", state, format!("at most {mappings}"));
-        if state == CheckState::Limited {
-            check = check
-                .because("each segment takes two mappings in each rank that it is registered with")
-                .remedy(format!("as root: sysctl vm.max_map_count={MAPPINGS_FEW}"));
-        }
-        found.push(check);
+    // Nothing is raised.
+    found.push(open_files(limits::raise_open_files(0), limits::open_files()));
+    let most = setting("/proc/sys/vm/max_map_count");
+    if let Some(most) = most.and_then(|text| text.parse::<u64>().ok()) {
+        found.push(mappings(most, limits::mappings()));
     }
     if setting("/proc/sys/vm/overcommit_memory").as_deref() == Some("2") {
         let check = Check::new("memory", "overcommit", CheckState::Limited, "strict");
@@ -249,27 +246,82 @@ fn memory_limits() -> Vec<Check> {
     found
 }
 
-/// A limit of the process that should be at least `enough`.
-fn limit(topic: &'static str, resource: Resource, enough: u64, remedy: &str) -> Check {
-    let in_words = |limit| match resource {
-        Resource::OpenFiles => format!("at most {limit}"),
-        _ => format!("at most {}", bytes(limit)),
+/// A limit of addresses, of which the program has some.
+fn address_space(most: Option<u64>, taken: u64) -> Check {
+    let Some(most) = most else {
+        return Check::new("memory", "address space", CheckState::Usable, "no limit");
     };
-    match allowed(resource) {
+    let groups = Config::default().group_max;
+    // Memory for messages of collectives takes a quarter at most.
+    let left = (most - most / 4).saturating_sub(taken);
+    let ranks = needs::ranks_within(left, |ranks| SharedLayout::new(ranks, groups).bytes());
+    let value = format!(
+        "at most {}, enough for jobs of up to {ranks} ranks of this host without segments",
+        bytes(most)
+    );
+    Check::new("memory", "address space", CheckState::Limited, value)
+        .because("own and registered segments of all ranks have to fit beside what init maps")
+        .remedy("ulimit -v unlimited")
+}
+
+fn file_size() -> Check {
+    let topic = "file size";
+    match allowed(Resource::FileSize) {
         None => Check::new("memory", topic, CheckState::Usable, "no limit"),
-        Some(limit) if limit >= enough => {
-            Check::new("memory", topic, CheckState::Usable, in_words(limit))
+        Some(limit) => {
+            let value = format!("at most {}", bytes(limit));
+            Check::new("memory", topic, CheckState::Limited, value)
+                .because("segments are memory files and cannot be larger")
+                .remedy("ulimit -f unlimited")
         }
-        Some(limit) => Check::new("memory", topic, CheckState::Limited, in_words(limit))
-            .because(match resource {
-                Resource::OpenFiles => {
-                    "each other rank and each segment takes descriptors in every rank"
-                }
-                Resource::FileSize => "segments are memory files and cannot be larger",
-                _ => "own and registered segments of all ranks have to fit",
-            })
-            .remedy(remedy),
     }
+}
+
+/// The limit of open files and the hard one, up to which init raises it, beside those of the
+/// program.
+fn open_files((limit, hard): (u64, u64), open: u64) -> Check {
+    let config = Config::default();
+    let within = |spans_hosts| {
+        needs::ranks_within(hard.saturating_sub(open), |ranks| {
+            let (is_static, segments) = (config.topology == Topology::Static, config.segment_max);
+            let has_nodes = spans_hosts;
+            let shape = JobShape { ranks, has_nodes, spans_hosts, is_static, segments };
+            Descriptors::of(shape).most
+        })
+    };
+    let (by_tcp, of_host) = (within(true), within(false));
+    let raised = match limit < hard {
+        true if hard == u64::MAX => ", raised by init as needed".to_owned(),
+        true => format!(", raised by init up to {hard}"),
+        false => String::new(),
+    };
+    let value = format!(
+        "at most {limit}{raised}: enough for jobs of up to {by_tcp} ranks over TCP, {of_host} of \
+         one host"
+    );
+    if by_tcp >= JOB_RANKS {
+        return Check::new("memory", "open files", CheckState::Usable, value);
+    }
+    Check::new("memory", "open files", CheckState::Limited, value)
+        .because("each other rank and each segment takes descriptors in every rank")
+        .remedy("raise the hard limit: ulimit -Hn 65536")
+}
+
+/// The limit of mappings, beside those of the program.
+fn mappings(most: u64, taken: u64) -> Check {
+    let segments = Config::default().segment_max;
+    let need = |ranks| needs::mappings(ranks, segments);
+    let ranks = needs::ranks_within(most.saturating_sub(taken), need);
+    let value = format!(
+        "at most {most}, enough for {segments} segments of each of up to {ranks} ranks of a host"
+    );
+    if ranks >= HOST_RANKS {
+        return Check::new("memory", "mappings", CheckState::Usable, value);
+    }
+    let enough = (taken + need(HOST_RANKS)).next_multiple_of(1024);
+    Check::new("memory", "mappings", CheckState::Limited, value)
+        .because("each segment takes two mappings in each rank of its host that accesses it")
+        .remedy(format!("as root: sysctl vm.max_map_count={enough}"))
 }
 
 fn locked() -> Check {
@@ -491,6 +543,34 @@ mod tests {
             assert_eq!(transparent(choice).state, CheckState::Limited, "{choice:?}");
         }
         assert!(transparent(Some("never")).remedy.contains("echo advise"));
+    }
+
+    #[test]
+    fn limits_say_for_which_jobs_they_are_enough() {
+        let few = open_files((1024, 1024), 4);
+        // 255 segments, 32 to spare, 12 and 3 and log2 of the ranks of its own, 4 for each other.
+        assert!(few.value.contains("at most 1024: enough for jobs of up to 178 ranks over TCP"));
+        assert_eq!(few.state, CheckState::Limited);
+        let raised = open_files((1024, 4096), 4);
+        assert!(raised.value.contains("at most 1024, raised by init up to 4096:"), "{raised:?}");
+        assert_eq!(raised.state, CheckState::Usable);
+        let all = open_files((1024, u64::MAX), 4);
+        assert!(all.value.contains("65535 ranks over TCP, 65535 of one host"), "{all:?}");
+
+        let usual = mappings(65_530, 100);
+        assert!(usual.value.ends_with("255 segments of each of up to 127 ranks of a host"));
+        assert_eq!(usual.state, CheckState::Usable);
+        let few = mappings(10_000, 100);
+        assert!(few.value.contains("up to 19 ranks") && few.state == CheckState::Limited);
+        assert_eq!(few.remedy, "as root: sysctl vm.max_map_count=33792");
+
+        assert_eq!(address_space(None, 0).value, "no limit");
+        let one = SharedLayout::new(1, 32).bytes();
+        assert!(address_space(Some(one), one).value.contains("up to 0 ranks"));
+        // Three quarters of what there is beside the program.
+        let hundred = SharedLayout::new(100, 32).bytes().next_multiple_of(3) / 3 * 4;
+        let held = address_space(Some(hundred), 0).value;
+        assert!(held.contains("up to 100 ranks of this host"), "{held}");
     }
 
     #[test]

@@ -203,6 +203,18 @@ pub fn raise_open_files(needed: u64) -> (u64, u64) {
     (if is_set { raised } else { now }, most)
 }
 
+/// How many mappings this process has.
+pub fn mappings() -> u64 {
+    fs::read_to_string("/proc/self/maps").map_or(0, |text| text.lines().count() as u64)
+}
+
+/// Bytes of addresses that this process has mapped.
+pub fn addresses() -> u64 {
+    let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = text.split(' ').next().and_then(|field| field.parse().ok()).unwrap_or(0);
+    pages * super::memory::PAGE
+}
+
 /// A setting of the kernel as text, without the line's end.
 pub fn setting(path: &str) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim_end().to_owned())

@@ -1,5 +1,5 @@
-//! Decisions about time, as pure values: when to poll, to acknowledge, to hold back, to sleep; and
-//! whom to watch and to tell.
+//! Decisions about time, as pure values: when to poll, to acknowledge, to hold back, to sleep; whom
+//! to watch and to tell; and what a rank needs.
 //!
 //! Each file is one decision. Its struct takes what happened, when, and under which load, and gives
 //! what to do. None of them reads a clock, a socket or an atomic, so their tests run in virtual
@@ -10,6 +10,7 @@ pub(crate) mod acknowledge;
 pub(crate) mod busy_poll;
 pub(crate) mod coalesce;
 pub(crate) mod focus;
+pub(crate) mod needs;
 pub(crate) mod owner;
 pub(crate) mod pair_failures;
 pub(crate) mod rank_tree;
