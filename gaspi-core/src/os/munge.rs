@@ -156,3 +156,72 @@ impl Munge {
         }
     }
 }
+
+/// A stand-in for the daemon and its library, of whose credentials tests say what they are.
+#[cfg(test)]
+pub(crate) mod stand_in {
+    use super::*;
+
+    /// Of this process's user; what it hands over is [`PAYLOAD`] times this byte.
+    pub(crate) const OWN: &[u8] = b"own";
+    pub(crate) const OF_ANOTHER_USER: &[u8] = b"another";
+    /// Munge says whose they are and what they hand over all the same.
+    pub(crate) const EXPIRED: &[u8] = b"expired";
+    pub(crate) const REPLAYED: &[u8] = b"replayed";
+
+    /// `EMUNGE_CRED_EXPIRED`, `EMUNGE_CRED_REPLAYED`.
+    const REFUSED: [(&[u8], libc::c_int, &CStr); 2] =
+        [(EXPIRED, 15, c"Expired credential"), (REPLAYED, 17, c"Replayed credential")];
+
+    unsafe extern "C" fn create() -> Context {
+        std::ptr::null_mut()
+    }
+
+    unsafe extern "C" fn destroy(_: Context) {}
+
+    unsafe extern "C" fn encode(
+        _: *mut *mut libc::c_char,
+        _: Context,
+        _: *const libc::c_void,
+        _: libc::c_int,
+    ) -> libc::c_int {
+        1
+    }
+
+    unsafe extern "C" fn decode(
+        credential: *const libc::c_char,
+        _: Context,
+        data: *mut *mut libc::c_void,
+        length: *mut libc::c_int,
+        uid: *mut libc::uid_t,
+        _: *mut libc::gid_t,
+    ) -> libc::c_int {
+        // SAFETY: the caller has made it of bytes with an end.
+        let credential = unsafe { CStr::from_ptr(credential) }.to_bytes();
+        let own = crate::os::socket::own_uid();
+        // SAFETY: the caller frees what malloc gives.
+        let memory = unsafe { libc::calloc(PAYLOAD, 1) };
+        // SAFETY: the caller lets it be written.
+        unsafe { *data = memory };
+        // SAFETY: the caller lets it be written.
+        unsafe { *length = PAYLOAD as libc::c_int };
+        // SAFETY: the caller lets it be written.
+        unsafe { *uid = if credential == OF_ANOTHER_USER { own + 1 } else { own } };
+        REFUSED.iter().find(|(known, ..)| *known == credential).map_or(0, |(_, status, _)| *status)
+    }
+
+    unsafe extern "C" fn words(status: libc::c_int) -> *const libc::c_char {
+        let found = REFUSED.iter().find(|(_, known, _)| *known == status);
+        found.map_or(std::ptr::null(), |(.., words)| words.as_ptr())
+    }
+
+    impl Munge {
+        pub(crate) fn stand_in() -> Munge {
+            let set = libc::prctl as unsafe extern "C" fn(libc::c_int, ...) -> libc::c_int;
+            // SAFETY: it is never called, as no context is made.
+            let set = unsafe { std::mem::transmute::<_, Set>(set) };
+            let _library = libloading::os::unix::Library::this().into();
+            Munge { create, destroy, set, encode, decode, words, _library }
+        }
+    }
+}

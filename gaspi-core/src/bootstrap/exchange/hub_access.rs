@@ -151,3 +151,31 @@ pub(super) fn derived_ports(name: &[u8; 16], (low, high): (u16, u16)) -> Vec<u16
     }
     ports
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::munge::stand_in::{EXPIRED, OF_ANOTHER_USER, OWN, REPLAYED};
+
+    #[test]
+    fn munge_vouches_for_the_same_user_once_and_for_a_while() {
+        let access = HubAccess {
+            keys: Keys::Munge(Arc::new(Munge::stand_in())),
+            name: job_name("job"),
+            origin: None,
+            restrictions: Restrictions::from_environment().expect("none"),
+            ports: Vec::new(),
+        };
+        assert!(access.server(2, OWN).is_ok());
+        let another = format!("its munge credential is of user {}", socket::own_uid() + 1);
+        for (credential, why) in [
+            (OF_ANOTHER_USER, another.as_str()),
+            (EXPIRED, "munge: Expired credential"),
+            (REPLAYED, "munge: Replayed credential"),
+        ] {
+            assert_eq!(access.server(2, credential).expect_err("vouched for"), why);
+        }
+        // No credential at all is none of munge's.
+        assert_eq!(access.server(2, b"a\0b").expect_err("taken"), "munge: no credential");
+    }
+}

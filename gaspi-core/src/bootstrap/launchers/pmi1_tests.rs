@@ -4,6 +4,7 @@ use super::*;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 fn task() -> Task {
@@ -87,6 +88,57 @@ fn a_conversation() {
             "cmd=finalize",
         ]
     );
+}
+
+/// Answers each command only once it is told to, and says that it has come.
+fn answer_slowly(stream: UnixStream, answers: &[&str], (came, go_on): (Sender<()>, Receiver<()>)) {
+    let mut connection =
+        Connection { stream: File::from(std::os::fd::OwnedFd::from(stream)), rest: Vec::new() };
+    for answer in answers {
+        connection.line("a command", None).expect("a command");
+        came.send(()).expect("the test waits");
+        go_on.recv().expect("the test goes on");
+        connection.send(format!("{answer}\n").as_bytes()).expect("sent");
+    }
+}
+
+#[test]
+fn a_slow_manager_holds_nobody_beyond_the_timeout() {
+    const GUARD: Duration = Duration::from_secs(60);
+    let contact = format!("gaspi1,{},{},192.0.2.1", "a5".repeat(32), "0".repeat(16));
+    let found = format!("cmd=get_result rc=0 value={contact}");
+    let answers = [&BEGIN[..], &["cmd=barrier_out", &found, "cmd=finalize_ack"]].concat();
+    let (own, other) = UnixStream::pair().expect("sockets");
+    let ((came, comes), (go_on, wait)) = (mpsc::channel(), mpsc::channel());
+    thread::scope(|scope| {
+        scope.spawn(|| answer_slowly(other, &answers, (came, wait)));
+        // A failure of this test ends that thread too.
+        let go_on = go_on;
+        let (place, fd) = (session::Place::new(), own.as_raw_fd() as u64);
+        let start = |limit| {
+            let deadline = Deadline::Never.at_most(limit);
+            place.session(("the manager", deadline), move || open(fd, task(), 1, false))
+        };
+        // Each of the first three questions outlives a start, and is not asked again.
+        for _ in BEGIN {
+            let error = start(Duration::from_millis(1)).expect_err("no answer yet");
+            assert!(error.is_timeout() && error.to_string().contains("the manager"), "{error}");
+            comes.recv_timeout(GUARD).expect("a question");
+            assert!(start(Duration::from_millis(1)).expect_err("none yet").is_timeout());
+            go_on.send(()).expect("the manager waits");
+        }
+        let session = start(GUARD).expect("it has answered");
+        // Nor does the wait for the other ranks hold anybody, or what is read after it.
+        for _ in &answers[BEGIN.len()..] {
+            assert_eq!(session.poll().expect("under way"), None);
+            comes.recv_timeout(GUARD).expect("a question");
+            assert_eq!(session.poll().expect("under way"), None);
+            go_on.send(()).expect("the manager waits");
+        }
+        system::wait(&[(session.as_fd(), false)], Deadline::Never.at_most(GUARD), None);
+        assert!(session.poll().expect("an answer").is_some(), "where the ranks meet");
+        assert!(comes.recv_timeout(GUARD).is_err(), "asked again");
+    });
 }
 
 #[test]

@@ -93,9 +93,9 @@ enum Stage {
 }
 
 /// Where a process keeps its session.
-struct Place(Mutex<Stage>);
+pub(super) struct Place(Mutex<Stage>);
 
-static OF_PROCESS: Place = Place(Mutex::new(Stage::None));
+static OF_PROCESS: Place = Place::new();
 
 /// The session of this process; `open` makes it the first time, on a thread of its own. `manager`
 /// is what it waits for, in words.
@@ -110,7 +110,11 @@ pub(super) fn of_process(
 }
 
 impl Place {
-    fn session(
+    pub(super) const fn new() -> Place {
+        Place(Mutex::new(Stage::None))
+    }
+
+    pub(super) fn session(
         &self,
         (manager, deadline): (&str, Deadline),
         open: impl FnOnce() -> Result<(Identity, Box<dyn ProcessManager>)> + Send + 'static,

@@ -10,13 +10,9 @@ fn identity() -> Identity {
     Identity { id: "j".to_owned(), rank: Rank(0), size: 1, local_rank: 0, one_machine: true }
 }
 
-fn place() -> Place {
-    Place(Mutex::new(Stage::None))
-}
-
 #[test]
 fn who_has_waited_in_vain_goes_on_with_the_same_question() {
-    let (place, (release, released)) = (place(), mpsc::channel::<()>());
+    let (place, (release, released)) = (Place::new(), mpsc::channel::<()>());
     let open = move || {
         released.recv().expect("the test goes on");
         Ok((identity(), Box::new(Closed) as Box<dyn ProcessManager>))
@@ -38,7 +34,7 @@ fn who_has_waited_in_vain_goes_on_with_the_same_question() {
 
 #[test]
 fn who_was_refused_asks_anew() {
-    let place = place();
+    let place = Place::new();
     let refused = || Err(Error::Meeting { reason: "no server".to_owned() });
     let error = place.session(("a server", Deadline::Never), refused).expect_err("refused");
     assert!(error.to_string().contains("no server"), "{error}");
@@ -48,7 +44,7 @@ fn who_was_refused_asks_anew() {
 
 #[test]
 fn a_thread_that_panics_is_no_answer() {
-    let place = place();
+    let place = Place::new();
     let error = place.session(("a server", Deadline::Never), || panic!("as planned"));
     let error = error.expect_err("no answer");
     assert!(error.to_string().contains("has ended"), "{error}");
