@@ -150,6 +150,25 @@ fn a_second_agent_of_a_host_is_sent_away() {
 }
 
 #[test]
+fn an_agent_with_a_number_that_nobody_has_is_sent_away() {
+    let far = Far::new();
+    // In front of the name of the last host of an invitation is its length, and before that its
+    // number.
+    let renumbered = "\
+        size=$(wc -c < \"$input\"); host=240.0.0.2; whole=$input; input=$whole.renumbered; \
+        { head -c $((size - 15)) \"$whole\"; printf '\\011\\000\\000\\000'; \
+          tail -c 11 \"$whole\"; } > \"$input\"; \
+        (run \"$@\"); input=$whole; (run \"$@\") & host=240.0.0.1; (run \"$@\") & wait";
+    far.write_srun("", renumbered);
+    let outcome = run(&far, &["--hosts", MIXED, "sh", "-c", PLACE]).success();
+    expect_places(&outcome);
+    let words = "an agent that has called was sent away: there is no host with the number 9";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    // The agents with the right numbers are let in all the same.
+    assert!(!outcome.stderr.contains("tried by itself"), "{}", outcome.stderr);
+}
+
+#[test]
 fn an_agent_that_is_gone_is_its_host_lost() {
     let far = Far::srun("", SRUN_EACH);
     let gate = gate(far.directory.path());

@@ -256,6 +256,22 @@ mod tests {
     }
 
     #[test]
+    fn mutated_files_of_grid_engine_end_in_hosts_or_an_error() {
+        let good = [
+            b"n01.example.org 2 all.q@n01.example.org UNDEFINED\nn02 16 all.q <NULL>\n".to_vec(),
+            b"\n  ant\t1\r\n".to_vec(),
+        ];
+        crate::mutated::mutated(&good, |bytes| {
+            let Ok(slots) = grid_engine(bytes) else { return };
+            assert!(slots.iter().all(|(host, count)| !host.is_empty() && *count > 0));
+            // Names that are no hosts, and too many slots, are refused before any is kept.
+            if let Ok(found) = Allocation::of(slots, "PE_HOSTFILE") {
+                assert!((1..=RANKS_MAX as usize).contains(&found.hosts.len()));
+            }
+        });
+    }
+
+    #[test]
     fn files_that_are_none() {
         for (variable, text, why) in [
             ("PBS_NODEFILE", "", "names no host"),

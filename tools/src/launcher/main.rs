@@ -29,6 +29,8 @@ mod input;
 mod job;
 mod limits;
 mod local_ranks;
+#[cfg(test)]
+mod mutated;
 mod output;
 mod plan;
 mod printer;

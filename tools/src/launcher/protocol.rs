@@ -544,4 +544,4 @@ pub(crate) fn take_apart(bytes: &[u8]) {
 
 #[cfg(test)]
 #[path = "protocol_tests.rs"]
-mod tests;
+pub(crate) mod tests;

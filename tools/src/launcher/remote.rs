@@ -459,3 +459,27 @@ impl Remote {
         News::Lost(reason)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::VERSION;
+
+    #[test]
+    fn an_agent_of_another_version_is_refused_with_both() {
+        let greeted = |version| {
+            let plan = Assignment { host: "bee".to_owned(), ..crate::protocol::tests::plan() };
+            let mut remote = Remote::invite(plan, false, Duration::from_secs(5));
+            let said = remote.take(Up::Hello { version, machine: None });
+            (said.map(|news| matches!(news, News::Up)), remote.step)
+        };
+        assert_eq!(greeted(VERSION), (Ok(true), Step::Up));
+        for other in [VERSION - 1, VERSION + 1] {
+            let (refused, step) = greeted(other);
+            let text = refused.expect_err("let in");
+            assert!(text.contains(&format!("speaks version {other} of the protocol")), "{text}");
+            assert!(text.contains(&format!("this one version {VERSION};")), "{text}");
+            assert_eq!(step, Step::Reaching);
+        }
+    }
+}

@@ -126,27 +126,72 @@ impl Starter {
 
     /// Takes in what has come out of it.
     fn take(&mut self, bytes: &[u8]) -> Vec<Missed> {
-        let mut missed = Vec::new();
-        for byte in bytes {
-            if *byte != b'\n' {
-                if self.line.len() < LINE_MAX {
-                    self.line.push(*byte);
-                }
-                continue;
+        take_lines(&mut self.line, &mut self.hosts, bytes)
+    }
+}
+
+/// Takes in bytes behind those of a `line` that has not ended, and takes from `hosts` those of
+/// which a line says that their agent cannot do its work.
+fn take_lines(line: &mut Vec<u8>, hosts: &mut Vec<(u32, String)>, bytes: &[u8]) -> Vec<Missed> {
+    let mut missed = Vec::new();
+    for byte in bytes {
+        if *byte != b'\n' {
+            if line.len() < LINE_MAX {
+                line.push(*byte);
             }
-            let line = std::mem::take(&mut self.line);
-            let line = String::from_utf8_lossy(&line);
-            let Some((host, reason)) = remote_agent::absent(&line) else { continue };
-            let is_it = |(_, name): &(u32, String)| {
-                // One that starts a single agent need not tell it its host.
-                host.is_empty() && self.hosts.len() == 1 || name.eq_ignore_ascii_case(host)
-            };
-            let found = self.hosts.iter().position(is_it);
-            if let Some(at) = found {
-                let (number, _) = self.hosts.remove(at);
-                missed.push(Missed { number, reason: reason.to_owned() });
-            }
+            continue;
         }
-        missed
+        let whole = std::mem::take(line);
+        let whole = String::from_utf8_lossy(&whole);
+        let Some((host, reason)) = remote_agent::absent(&whole) else { continue };
+        let is_it = |(_, name): &(u32, String)| {
+            // One that starts a single agent need not tell it its host.
+            host.is_empty() && hosts.len() == 1 || name.eq_ignore_ascii_case(host)
+        };
+        if let Some(at) = hosts.iter().position(is_it) {
+            let (number, _) = hosts.remove(at);
+            missed.push(Missed { number, reason: reason.to_owned() });
+        }
+    }
+    missed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts() -> Vec<(u32, String)> {
+        vec![(3, "n07".to_owned()), (5, "n09".to_owned())]
+    }
+
+    #[test]
+    fn lines_name_hosts_that_cannot_call() {
+        let (mut line, mut left) = (Vec::new(), hosts());
+        assert_eq!(take_lines(&mut line, &mut left, b"Welcome!\n@gaspi absent@ N0"), []);
+        let missed = take_lines(&mut line, &mut left, b"9 no way\n@gaspi absent@ n08 who\n");
+        assert_eq!(missed, [Missed { number: 5, reason: "no way".to_owned() }]);
+        assert_eq!(left, hosts()[..1]);
+        // A line without an end is kept as far as one may mean something.
+        assert_eq!(take_lines(&mut line, &mut left, &[b'x'; 3 * LINE_MAX]), []);
+        assert_eq!(line.len(), LINE_MAX);
+        // The only one need not be named.
+        let missed = take_lines(&mut line, &mut left, b"\n@gaspi absent@  no way\n");
+        assert_eq!((missed.len(), left.len()), (1, 0));
+    }
+
+    #[test]
+    fn mutated_lines_give_up_no_host_twice() {
+        let good = [
+            b"@gaspi absent@ n07 it is not installed there\nn\n@gaspi absent@ n09 no\n".to_vec(),
+            b"@gaspi absent@  it is not\n@gaspi absent@ n07 it is not\n".to_vec(),
+        ];
+        crate::mutated::mutated(&good, |bytes| {
+            let (mut line, mut left) = (Vec::new(), hosts());
+            let missed = take_lines(&mut line, &mut left, bytes);
+            let mut all: Vec<u32> = left.iter().map(|(number, _)| *number).collect();
+            all.extend(missed.iter().map(|missed| missed.number));
+            all.sort_unstable();
+            assert_eq!(all, [3, 5]);
+        });
     }
 }
