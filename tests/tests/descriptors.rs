@@ -71,6 +71,25 @@ fn expect_refusal(outcome: &Outcome) -> Result<()> {
     }
 }
 
+/// Among many ranks of a host each maps what it accesses first.
+#[test]
+fn a_segment_that_cannot_be_mapped_is_the_error_of_the_access() -> Result<()> {
+    let outcome = Job::launched(24, &starved())?
+        .env("GASPI_TRANSPORT", "shm")
+        .args(["map", POOR])
+        .limit(Duration::from_secs(60))
+        .run()?
+        .success()?;
+    expect_no_deaths(&outcome)?;
+    let ended = lines(&outcome, "ended ");
+    let says_why = ["mapping segment 0 of a peer", "ulimit -v and vm.max_map_count"];
+    if ended.len() != 1 || !says_why.iter().all(|words| ended[0].contains(words)) {
+        return Err(outcome.failure("the write was to fail, and to name the limit"));
+    }
+    assert_eq!(lines(&outcome, "written "), [format!("written {POOR}")]);
+    Ok(())
+}
+
 #[test]
 fn a_rank_with_too_few_descriptors_is_named_on_all_ranks() -> Result<()> {
     for transport in TRANSPORTS {

@@ -6,6 +6,9 @@
 //!   but 0) opens files until there is no descriptor left, and all make a segment together, or
 //!   commit a group, or each other rank registers a segment with RANK. Prints how each call ended,
 //!   and after how many milliseconds.
+//! - `map RANK`: all ranks make a segment together, RANK allows itself no more addresses and writes
+//!   into the segment of the next rank, then allows itself all and does so again. Prints how each
+//!   write ended.
 //! - `sum`: joins, adds up what all tell by a collective of the library, twice, and prints how many
 //!   memory files of arenas it has mapped.
 
@@ -14,7 +17,9 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use gaspi::collectives::{Operation, TypedRequest, prepare};
-use gaspi::{Config, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
+use gaspi::{
+    Config, GroupId, Init, Job, PendingInit, QueueId, Rank, Runtime, SegmentId, Timeout, Transfer,
+};
 
 /// A guard: far above what any of this may take.
 const GUARD: Timeout = Timeout::Millis(60_000);
@@ -30,9 +35,12 @@ fn main() -> ExitCode {
             rt.term(GUARD)
         }),
         ["sum"] => sum(&rank),
+        ["map", who] => map(who),
         [call, who] => starve(call, who),
         _ => {
-            eprintln!("usage: starved init | sum | segment|commit|register RANK|all|rest");
+            eprintln!(
+                "usage: starved init | sum | map RANK | segment|commit|register RANK|all|rest"
+            );
             return ExitCode::from(2);
         }
     };
@@ -76,6 +84,47 @@ fn sum(rank: &str) -> gaspi::Result<()> {
     let files = arenas_mapped().expect("the mappings of this process");
     println!("summed {rank} {files}");
     // Those of ranks that have left may be mapped no more.
+    rt.barrier(GroupId::ALL, GUARD)?;
+    rt.term(GUARD)
+}
+
+/// Sets the limit of addresses, and returns the one before.
+fn limit_addresses(limit: libc::rlim_t) -> libc::rlim_t {
+    let mut found = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: fills in the limit.
+    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut found) }, 0);
+    let new = libc::rlimit { rlim_cur: limit, ..found };
+    // SAFETY: reads the limit.
+    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const new) }, 0);
+    found.rlim_cur
+}
+
+/// Bytes of addresses that this process has.
+fn addresses() -> std::io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/statm")?;
+    let pages = text.split(' ').next().and_then(|pages| pages.parse::<u64>().ok());
+    pages.map(|pages| pages * 4096).ok_or_else(|| std::io::Error::other("statm has no number"))
+}
+
+fn map(who: &str) -> gaspi::Result<()> {
+    const LARGE: u64 = 256 << 20;
+    let (rt, segment, queue) = (join()?, SegmentId(0), QueueId(0));
+    rt.segment_create(segment, LARGE, GroupId::ALL, GUARD, Init::Uninitialized)?;
+    let me = rt.rank().0;
+    if who == me.to_string() {
+        let next = Rank((me + 1) % rt.size() as u16);
+        let (local, remote, local_offset, remote_offset) = (segment, segment, 0, 0);
+        let transfer = Transfer { local, local_offset, rank: next, remote, remote_offset, size: 8 };
+        let write = || rt.write(&transfer, queue, GUARD);
+        // What the program has, and half a segment for what the library makes.
+        let before = limit_addresses(addresses().expect("/proc") + LARGE / 2);
+        let ended = write();
+        limit_addresses(before);
+        println!("ended {me} {}", ended.map_or_else(|error| error.to_string(), |()| "well".into()));
+        write()?;
+        rt.wait(queue, GUARD)?;
+        println!("written {me}");
+    }
     rt.barrier(GroupId::ALL, GUARD)?;
     rt.term(GUARD)
 }
