@@ -568,7 +568,7 @@ mod tests {
         let one = SharedLayout::new(1, 32).bytes();
         assert!(address_space(Some(one), one).value.contains("up to 0 ranks"));
         // Three quarters of what there is beside the program.
-        let hundred = SharedLayout::new(100, 32).bytes().next_multiple_of(3) / 3 * 4;
+        let hundred = SharedLayout::new(100, 32).bytes().div_ceil(3) * 4;
         let held = address_space(Some(hundred), 0).value;
         assert!(held.contains("up to 100 ranks of this host"), "{held}");
     }

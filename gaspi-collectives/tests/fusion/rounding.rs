@@ -12,6 +12,12 @@ fn inexact(rank: usize, tensor: usize, turn: usize, index: usize) -> f32 {
     ((rank * 31 + tensor * 7 + turn * 13 + index) % 101) as f32 * 0.0137 + 0.1
 }
 
+/// What `n` ranks contribute to an element in `contributions` turns.
+fn sum_of_all(n: usize, contributions: usize, tensor: usize, index: usize) -> f64 {
+    let turns = (0..n).flat_map(|rank| (0..contributions).map(move |turn| (rank, turn)));
+    turns.map(|(rank, turn)| f64::from(inexact(rank, tensor, turn, index))).sum()
+}
+
 fn submit_scaled(fusion: &Fusion<'_>, tensor: usize, data: *const f32, scale: f64) {
     // SAFETY: as many elements as the tensor has.
     unsafe { fusion.submit(tensor, data.cast(), scale) }.expect("submitted");
@@ -54,11 +60,7 @@ fn contributions_are_rounded_once() {
                         for (tensor, count) in COUNTS.into_iter().enumerate() {
                             let found = wait(&fusion, tensor, count);
                             for (index, found) in found.into_iter().enumerate() {
-                                let of_rank = |rank| {
-                                    (0..k).map(move |turn| inexact(rank, tensor, turn, index))
-                                };
-                                let all = (0..n).flat_map(of_rank).map(f64::from);
-                                let exact = scale * all.sum::<f64>();
+                                let exact = scale * sum_of_all(n, k, tensor, index);
                                 let error = (f64::from(found) - exact).abs();
                                 assert!(
                                     error <= bound * exact,
@@ -98,6 +100,13 @@ fn many_equal_contributions_do_not_stagnate() {
     });
 }
 
+/// The same number in all elements of all tensors.
+fn submit_everywhere(fusion: &Fusion<'_>, number: f32) {
+    for (tensor, count) in COUNTS.into_iter().enumerate() {
+        submit(fusion, tensor, &vec![number; count]);
+    }
+}
+
 /// Threads that submit the same tensor add to the same sum.
 fn threads_contribute_to_the_same_tensors() {
     const THREADS: usize = 4;
@@ -115,9 +124,7 @@ fn threads_contribute_to_the_same_tensors() {
                         scope.spawn(move || {
                             for turn in 0..TURNS {
                                 let one = (thread + turn * step) as f32;
-                                COUNTS.into_iter().enumerate().for_each(|(t, count)| {
-                                    submit(fusion, t, &vec![one; count]);
-                                });
+                                submit_everywhere(fusion, one);
                             }
                         });
                     }

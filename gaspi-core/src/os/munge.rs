@@ -217,9 +217,10 @@ pub(crate) mod stand_in {
 
     impl Munge {
         pub(crate) fn stand_in() -> Munge {
-            let set = libc::prctl as unsafe extern "C" fn(libc::c_int, ...) -> libc::c_int;
+            type Prctl = unsafe extern "C" fn(libc::c_int, ...) -> libc::c_int;
+            let set: Prctl = libc::prctl;
             // SAFETY: it is never called, as no context is made.
-            let set = unsafe { std::mem::transmute::<_, Set>(set) };
+            let set = unsafe { std::mem::transmute::<Prctl, Set>(set) };
             let _library = libloading::os::unix::Library::this().into();
             Munge { create, destroy, set, encode, decode, words, _library }
         }
