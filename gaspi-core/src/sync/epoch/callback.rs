@@ -2,7 +2,11 @@
 
 use super::{Slot, current};
 use std::marker::PhantomData;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// How many threads of this process are in such functions. Most often there is none, which costs
+/// less to find out than whether this thread is one.
+static INSIDE: AtomicUsize = AtomicUsize::new(0);
 
 /// While it lives, this thread is in a function of the program that the library calls: it takes no
 /// fast path, so that whatever would wait comes where it is refused.
@@ -20,19 +24,23 @@ pub fn enter_callback() -> Option<Callback> {
     if slot.in_callback.load(Ordering::Relaxed) != 0 {
         return None;
     }
+    INSIDE.fetch_add(1, Ordering::Relaxed);
     slot.in_callback.store(1, Ordering::Relaxed);
     slot.allow_fast();
     Some(Callback { slot, _not_send: PhantomData })
 }
 
 /// Whether this thread is in a function of the program that the library calls.
+#[inline]
 pub fn is_in_callback() -> bool {
-    current().in_callback.load(Ordering::Relaxed) != 0
+    // Relaxed: a thread sees what it has added itself.
+    INSIDE.load(Ordering::Relaxed) != 0 && current().in_callback.load(Ordering::Relaxed) != 0
 }
 
 impl Drop for Callback {
     fn drop(&mut self) {
         self.slot.in_callback.store(0, Ordering::Relaxed);
         self.slot.allow_fast();
+        INSIDE.fetch_sub(1, Ordering::Relaxed);
     }
 }
