@@ -136,6 +136,8 @@ impl<T> Prepared<'_, T> {
     /// # Errors
     /// Those of [`start`](Prepared::start) and [`Started::wait`].
     pub fn run(&mut self, timeout: Timeout) -> Result<&[T]> {
+        // Before it begins what it could not wait for.
+        may_wait(timeout, "waiting for an operation")?;
         self.start()?.wait(timeout)?;
         Ok(self.output())
     }

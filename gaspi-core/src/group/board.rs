@@ -544,6 +544,18 @@ impl Board {
         Some(attempt.number)
     }
 
+    /// Those of whom nothing has come in the commit under way.
+    pub(super) fn missing(&self, group: GroupId) -> Vec<Rank> {
+        let Some(attempt) = &self.own[group.index()].attempt else { return Vec::new() };
+        let listed = |rank: &Rank| {
+            let announced = self.announced.get(&(group, *rank));
+            announced.is_some_and(|announced| !announced.queue.is_empty())
+        };
+        let has_come = |rank: &Rank| attempt.seen.contains_key(rank) || listed(rank);
+        let others = attempt.ranks.iter().copied().filter(|rank| *rank != self.me);
+        others.filter(|rank| !has_come(rank)).collect()
+    }
+
     /// What one of those that are `missing` in a commit does instead, or who commits other ranks
     /// under its id, where that is known.
     pub(super) fn hint(&self, group: GroupId, missing: &[Rank]) -> String {

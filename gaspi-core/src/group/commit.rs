@@ -324,12 +324,11 @@ impl Inner {
     /// What a commit under way waits for.
     #[cold]
     fn awaited_by_commit(&self, group: GroupId) -> String {
-        match self.standing(group) {
-            Standing::Waiting(missing) => {
-                let hint = self.control.groups.board.lock().hint(group, &missing);
-                format!("ranks {} to commit {group}{hint}", list(&missing))
-            }
-            _ => format!("ranks that used {group} before to finish their last collective there"),
+        let board = self.control.groups.board.lock();
+        let missing = board.missing(group);
+        if missing.is_empty() {
+            return format!("ranks that used {group} before to finish their last collective there");
         }
+        format!("ranks {} to commit {group}{}", list(&missing), board.hint(group, &missing))
     }
 }

@@ -10,9 +10,10 @@ mod few_connections;
 use gaspi_core::*;
 use ranks::{LIMIT, Nodes, run_over};
 use std::mem::size_of;
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Barrier, Mutex, PoisonError};
+use std::sync::{Barrier, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 fn main() -> std::process::ExitCode {
@@ -475,25 +476,85 @@ fn ends_are_heard_without_a_connection() {
     }
 }
 
-/// The rank that would notice a death dies too, and somebody else listens where the others ask.
+/// Somebody who takes the port of a dead rank once that has refused a connection.
+struct Squatter {
+    socket: OwnedFd,
+    address: SocketAddr,
+}
+
+static SQUATTER: OnceLock<Squatter> = OnceLock::new();
+
+impl Squatter {
+    /// A port on which nobody listens.
+    fn begin() -> Squatter {
+        // SAFETY: plain arguments.
+        let fd = unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+        assert!(fd >= 0, "a socket");
+        // SAFETY: it has just been made, for nobody else.
+        let socket = unsafe { OwnedFd::from_raw_fd(fd) };
+        let loopback = libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) };
+        let any = libc::sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: 0,
+            sin_addr: loopback,
+            sin_zero: [0; 8],
+        };
+        let len = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+        // SAFETY: an address of that length.
+        let bound = unsafe { libc::bind(fd, (&raw const any).cast(), len) };
+        assert_eq!(bound, 0, "a free port");
+        let address = TcpListener::from(socket.try_clone().expect("a descriptor")).local_addr();
+        Squatter { socket, address: address.expect("its address") }
+    }
+
+    fn listen(&self) {
+        // SAFETY: a socket that lives as long as this.
+        let listens = unsafe { libc::listen(self.socket.as_raw_fd(), 64) };
+        assert_eq!(listens, 0, "it is bound");
+    }
+}
+
+/// The squatter hears of refusals as people do.
+impl log::Log for Squatter {
+    fn enabled(&self, metadata: &log::Metadata<'_>) -> bool {
+        metadata.level() == log::Level::Trace && metadata.target().ends_with("tcp::connect")
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        let is_its_place = || {
+            let said = record.args().to_string();
+            said.contains(&format!("may have left: {}", self.address)) && said.contains("refused")
+        };
+        if self.enabled(record.metadata()) && is_its_place() {
+            self.listen();
+        }
+    }
+
+    fn flush(&self) {}
+}
+
+/// The rank that would notice a death dies too, and somebody else takes the port of the dead.
 fn a_death_is_told_though_others_listen_where_the_dead_did() {
     const RANKS: u32 = 4;
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let squatter = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let address = squatter.local_addr().expect("its address");
-    let over = AtomicBool::new(false);
+    let squatter = SQUATTER.get_or_init(Squatter::begin);
+    log::set_logger(squatter).expect("no other logger");
+    log::set_max_level(log::LevelFilter::Trace);
     let config = Config { topology: Topology::Dynamic, ..Config::default() };
     let job = |id: &str, rank: Rank| {
         let job = Nodes::Each.job(id, rank, RANKS);
         // Only rank 0 has a connection with it, which it has made itself.
-        let taken = TestProxy::new(move |_| address);
+        let taken = TestProxy::new(move |_| squatter.address);
         if rank == Rank(1) { job.via_proxy(taken) } else { job }
     };
     let (together, ended) = (Barrier::new(RANKS as usize), Barrier::new(RANKS as usize));
+    let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::SeqCst) {
-                drop(squatter.accept().expect("somebody who asks"));
+                let socket = squatter.socket.try_clone().expect("a descriptor");
+                // It fails before anybody listens.
+                drop(TcpListener::from(socket).accept());
             }
         });
         ranks::run_jobs(RANKS, &config, job, |rt| {
@@ -514,7 +575,8 @@ fn a_death_is_told_though_others_listen_where_the_dead_did() {
             rt.term(LIMIT).expect("term");
         });
         over.store(true, Ordering::SeqCst);
-        drop(TcpStream::connect(address).expect("the last one"));
+        // If it listens, it may be waiting for the next one.
+        drop(TcpStream::connect(squatter.address));
     });
 }
 

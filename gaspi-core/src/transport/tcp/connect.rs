@@ -351,9 +351,9 @@ impl Connector {
             ConnectPurpose::Data(_) => tcp.table.identity.dead_after.max(TURNED_AWAY),
             _ => tcp.table.identity.dead_after,
         };
-        let (watches, in_time) = (is_keepalive(&purpose), since.elapsed() < patience);
-        let refused = dial.refused || dial.absent && self.is_replaced(rank, watches && !in_time);
-        let turned_away = (ended || watches && dial.absent) && !refused && in_time;
+        // Somebody else may have taken the ports of one that has refused before.
+        let refused = dial.refused || dial.absent && self.has_refused(rank);
+        let turned_away = ended && !refused && since.elapsed() < patience;
         if refused {
             // What the rank said before it closed has come, but may not have been heard.
             self.hear_farewell(tcp, rank);
@@ -377,6 +377,7 @@ impl Connector {
         }
         let asks = matches!(purpose, ConnectPurpose::Data(_)) || is_keepalive(&purpose);
         if refused && asks && self.may_have_left(tcp, rank) {
+            log::trace!("{rank} on {} may have left: {reason}", tcp.up.ranks().host_of(rank));
             self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
             return;
         }
@@ -410,12 +411,6 @@ impl Connector {
             }
             _ => {}
         }
-    }
-
-    /// Whether somebody else has taken the ports of `rank`, where only others answer: it has
-    /// refused a connection before, or nothing else has been seen `for_long`.
-    fn is_replaced(&self, rank: Rank, for_long: bool) -> bool {
-        for_long || self.has_refused(rank)
     }
 
     fn succeeded(&mut self, tcp: Tcp<'_>, id: u64, number: u64) {
