@@ -67,7 +67,11 @@ impl Deadline {
 
     /// The earlier of this deadline and `limit` from now.
     pub fn at_most(self, limit: Duration) -> Deadline {
-        let limit = clock::now() + limit;
+        self.at_latest(clock::now() + limit)
+    }
+
+    /// The earlier of this deadline and a time.
+    pub fn at_latest(self, limit: Instant) -> Deadline {
         match self {
             Deadline::Now => Deadline::Now,
             Deadline::At(at) => Deadline::At(at.min(limit)),

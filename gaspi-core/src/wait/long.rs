@@ -65,6 +65,11 @@ impl Reports {
         self.due.get().map(|due| due.saturating_sub(clock::since(self.since)))
     }
 
+    /// The earlier of `deadline` and the time of the next one.
+    fn limit(&self, deadline: Deadline) -> Deadline {
+        self.due.get().map_or(deadline, |due| deadline.at_latest(self.since + due))
+    }
+
     /// Says what `call` waits for, if it is time to.
     #[cold]
     pub(super) fn tell(&self, call: &str, awaited: impl FnOnce() -> String) {
@@ -104,7 +109,7 @@ impl LongWait {
 
     /// Until when one part may wait: until `deadline`, or until there is something to be said.
     pub fn part(&self, deadline: Deadline) -> Deadline {
-        self.reports.left().map_or(deadline, |left| deadline.at_most(left))
+        self.reports.limit(deadline)
     }
 
     /// Between two parts: says what `call` waits for, if it is time to.
