@@ -22,7 +22,7 @@ for place in /tmp /dev/shm /var/tmp /run; do
 done
 cd /mnt
 run=/mnt/gaspi_run
-victim=/mnt/victim
+victim=/mnt/${3##*/}
 # Until all four ranks said so, or the job has ended early.
 until_ready() {
     until [ "$(grep -c ready /mnt/out)" = 4 ]; do
