@@ -1,5 +1,5 @@
 /*
- * many.c: a rank of a job of many ranks on one host. tests/tests/scale.rs says what is asked of them.
+ * many.c: a rank of a job of many ranks on one host. tests/tests/scale.rs says what is asked of it.
  *
  * many steps                       calls one procedure after another, and tells what that cost
  * many death VICTIM                VICTIM is killed from outside, and all others learn it

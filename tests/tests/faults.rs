@@ -6,12 +6,10 @@
 //! `src/bin/stalled.rs`. With GASPI_TEST_NODES=verbs data goes
 //! by RDMA devices that tests/mock-card plays.
 
-use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use gaspi_tests::leftovers::{examined, expect_nothing_left};
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{
     Job, Outcome, Result, Seed, base_seed, build_directory, is_full, is_over_devices, run_trials,
@@ -77,12 +75,6 @@ fn trials(over_devices: bool) -> Vec<Trial> {
         for seed in first..first + if is_full() { 10 } else { 1 } {
             let name = format!("kill-in-a-crowd/{operation}/seed-{seed}");
             trials.push(trial(name, move || kill_in_a_crowd(operation, seed)));
-        }
-    }
-    for transport in TRANSPORTS.iter().filter(|_| !over_devices) {
-        for seed in first..first + if is_full() { 40 } else { 2 } {
-            let name = format!("kill-while-many-pass/{transport}/seed-{seed}");
-            trials.push(trial(name, move || kill_while_many_pass(transport, seed)));
         }
     }
     for links in if over_devices { by_devices } else { &LINKS } {
@@ -200,58 +192,6 @@ fn kill_in_a_crowd(operation: &str, seed: u64) -> Result<()> {
     let killed = Killed::kill(&job, of, &mut seed)?;
     let outcome = job.wait()?;
     killed.expect_survivors(&outcome, CROWD, KNOWN_WITHIN)
-}
-
-/// So many ranks start, commit a group, make a segment and leave.
-const MANY: usize = 64;
-/// How long that takes at most, by all experience.
-const PASSING: Duration = Duration::from_millis(2500);
-
-/// Some are killed meanwhile. The others get through, or are told who died; nothing is left.
-fn kill_while_many_pass(transport: &str, seed: u64) -> Result<()> {
-    let mut dice = Seed::new(seed ^ u64::from(transport.bytes().map(u32::from).sum::<u32>()));
-    let script = format!("ip link set lo up; $run -n {MANY} $victim pass none 0 || true");
-    let job = examined(&script, &victim())?.env("GASPI_TRANSPORT", transport).start()?;
-    let mut killed = BTreeSet::new();
-    for _ in 0..1 + dice.below(3) {
-        let of = dice.below(MANY as u64) as u16;
-        // It may have ended, and the job with it.
-        let Ok(process) = job.rank(of) else { break };
-        random_moment(&mut dice, PASSING / 2);
-        if process.signal(libc::SIGKILL).is_ok() {
-            killed.insert(of);
-        }
-    }
-    let outcome = expect_nothing_left(job.wait()?)?;
-    expect_told(&outcome, &killed)
-}
-
-/// Demands of all ranks that are not among the dead that they say how they ended, and of those that
-/// were told something that it is a death.
-fn expect_told(outcome: &Outcome, killed: &BTreeSet<u16>) -> Result<()> {
-    let names_dead = |reason: &str| {
-        let words: Vec<&str> = reason.split(|letter: char| !letter.is_alphanumeric()).collect();
-        let ranks = words.windows(2).filter(|pair| pair[0] == "rank");
-        ranks.filter_map(|pair| pair[1].parse().ok()).any(|rank: u16| killed.contains(&rank))
-    };
-    for rank in 0..MANY as u16 {
-        let (passed, told) = (format!("passed {rank}"), format!("told {rank} "));
-        let said = outcome.stdout.lines().find_map(|line| {
-            let (_, reason) = line.split_once(&told)?;
-            Some(reason)
-        });
-        let is_well = match said {
-            Some(reason) => names_dead(reason),
-            None => {
-                outcome.stdout.lines().any(|line| line.ends_with(&passed)) || killed.contains(&rank)
-            }
-        };
-        if !is_well {
-            let what = format!("rank {rank} said {said:?}, and {killed:?} were killed");
-            return Err(outcome.failure(&what));
-        }
-    }
-    Ok(())
 }
 
 /// gaspi_run tells which rank died of what, and ends with a status that is not 0.

@@ -42,9 +42,9 @@ const DESCRIPTORS_BY_TCP: u64 = 40;
 /// CPU time counts what other work does to caches too: one job of these has to keep the limits.
 const ATTEMPTS: usize = 3;
 
-/// What one number of ranks may cost each of them in CPU time, in milliseconds: for gaspi_proc_init,
-/// gaspi_segment_create, two barriers, gaspi_allreduce and gaspi_proc_term; and with some
-/// notified writes and six gaspi_coll_allreduce in addition.
+/// What one number of ranks may cost each of them in CPU time, in milliseconds: gaspi_proc_init,
+/// gaspi_segment_create, two barriers, gaspi_allreduce and gaspi_proc_term; and, beside these, some
+/// notified writes and six gaspi_coll_allreduce.
 struct Cpu {
     ranks: u32,
     standard_ms: f64,

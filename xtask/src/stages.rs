@@ -52,7 +52,7 @@ impl Stage {
 /// 1.5 times what it takes on a fresh clone, which `cargo xtask test` and `cargo xtask test --full`
 /// print. The comment says what it took and on which day; where none is noted, the budget is older
 /// than these notes.
-const BUDGETS: [(&str, u64, u64); 37] = [
+const BUDGETS: [(&str, u64, u64); 38] = [
     ("fmt", 5, 10),              // took 1 (2026-11-23)
     ("rules", 5, 5),             // took 0 (2026-11-23)
     ("clippy", 55, 120),         // took 36 (2026-11-23)
@@ -76,6 +76,7 @@ const BUDGETS: [(&str, u64, u64); 37] = [
     ("jobs", 10, 60),            // took 5 (2026-11-23)
     ("bench", 120, 120),         // took 77 (2026-11-23)
     ("faults", 95, 1200),        // took 23 (2026-11-23); 10 tests came since
+    ("scale", 120, 900),         // took 36 beside other work (2026-11-28)
     ("soak", 120, 2400),         // took 49, and 30 with fused buffers (2026-11-24)
     ("hosts", 290, 1800),        // took 211 (2026-11-27)
     ("launchers", 180, 180),     // took 27 without the build (2026-11-25)
@@ -92,7 +93,7 @@ const BUDGETS: [(&str, u64, u64); 37] = [
     ("loom-full", 600, 600),     // no run noted
 ];
 
-pub(crate) const STAGES: [Stage; 37] = [
+pub(crate) const STAGES: [Stage; 38] = [
     stage("fmt", &[], |_| lint::format_check().map(|()| Count::ONE), "formatting"),
     stage("rules", &[], |_| lint::rules().map(|()| Count::ONE), "house rules"),
     stage("clippy", &[], |_| lint::clippy().map(|()| Count::ONE), "clippy"),
@@ -165,6 +166,12 @@ pub(crate) const STAGES: [Stage; 37] = [
     stage("jobs", &[], jobs, "jobs beside each other; what ranks tell at their end"),
     stage("bench", &[], |context| harness(context, "bench", &[]), "rows and tables of gaspi-bench"),
     stage("faults", &[], faults, "kill -9, SIGSTOP, and too few descriptors"),
+    stage(
+        "scale",
+        &[Tool::Cc],
+        |context| harness(context, "scale", &[]),
+        "jobs of 64 to 512 ranks on one host: their costs, and deaths at any step",
+    ),
     stage(
         "soak",
         &[Tool::Cc],

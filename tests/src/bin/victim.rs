@@ -12,8 +12,6 @@
 //!   Then VICTIM is killed, and OPERATION prints when it knew.
 //! - `hear`: no rank connects to another one, or calls anything; VICTIM dies, and the others print
 //!   when they knew.
-//! - `pass`: all ranks join, commit a group, make a segment in it and leave, while some are killed.
-//!   Each other one says how far it came, and why not further.
 //! - `meet`: each rank joins, and prints what it waits for whenever that changes.
 //! - `join`: OPERATION is the time in milliseconds that joining may take.
 
@@ -50,7 +48,7 @@ fn main() -> ExitCode {
         [scenario, operation, victim, file] => (scenario, operation, victim, Some(Path::new(file))),
         _ => {
             eprintln!(
-                "usage: victim die|stop|init|wait|left|hear|pass|meet|join OPERATION VICTIM [FILE]"
+                "usage: victim die|stop|init|wait|left|hear|meet|join OPERATION VICTIM [FILE]"
             );
             return ExitCode::from(2);
         }
@@ -66,7 +64,6 @@ fn main() -> ExitCode {
         "wait" => wait(),
         "left" => left(operation, victim, file),
         "hear" => hear(victim),
-        "pass" => pass(),
         "meet" => meet(),
         "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
         _ => Err(format!("there is no scenario {scenario:?}")),
@@ -494,31 +491,4 @@ fn hear(victim: Rank) -> Result<()> {
     rt.term(GUARD).during("term")?;
     println!("survived {}", me.0);
     Ok(())
-}
-
-/// Joins, works a little and leaves. What fails on the way is told, and is no failure.
-fn pass() -> Result<()> {
-    let name = std::env::var("GASPI_RANK").unwrap_or_default();
-    match pass_through() {
-        Ok(()) => println!("passed {name}"),
-        Err(reason) => println!("told {name} {reason}"),
-    }
-    Ok(())
-}
-
-fn pass_through() -> Result<()> {
-    let rt = join(Timeout::Block)?;
-    let worked = work(&rt);
-    rt.term(GUARD).during("term")?;
-    worked
-}
-
-fn work(rt: &Runtime) -> Result<()> {
-    let group = rt.group_create().during("group_create")?;
-    for rank in 0..rt.size() {
-        rt.group_add(group, Rank(rank as u16)).during("group_add")?;
-    }
-    rt.group_commit(group, Timeout::Block).during("group_commit")?;
-    rt.segment_create(SEGMENT, SEGMENT_BYTES, group, Timeout::Block, Init::Zeroed)
-        .during("segment_create")
 }
