@@ -168,7 +168,7 @@ pub(crate) const STAGES: [Stage; 38] = [
     stage("faults", &[], faults, "kill -9, SIGSTOP, and too few descriptors"),
     stage(
         "scale",
-        &[Tool::Cc],
+        &[Tool::Cc, Tool::Ip],
         |context| harness(context, "scale", &[]),
         "jobs of 64 to 512 ranks on one host: their costs, and deaths at any step",
     ),
