@@ -293,7 +293,7 @@ fn die_at_any_time(transport: &str, seed: u64) -> Result<()> {
     expect_told(&expect_nothing_left(job.wait()?)?, &killed)
 }
 
-/// gaspi_run is killed: its ranks end with it.
+/// gaspi_run is killed: its ranks end, whatever they have come to, and nothing is left.
 fn launcher_dies(transport: &str, seed: u64) -> Result<()> {
     let mut dice = dice(seed, &[transport, "launcher"]);
     // Not a synchronisation: any moment is as good as any other.
