@@ -51,8 +51,9 @@ struct Cpu {
     all_ms: f64,
 }
 
-/// Measured on 2 idle cores: see docs/scale.md, "CPU time of a rank for all that". When each rank
-/// mapped a file of each other one, all of it took 4.8, 17 and 31 ms there.
+/// On 2 idle cores all of it takes 1.8, 3.3 and 5.0 ms (docs/scale.md, "CPU time of a rank for all
+/// that"), and two or three times as much beside other work. When each rank mapped a file of each
+/// other one it took 4.8, 17 and 31 ms: with 256 and 512 ranks the limits are below that.
 const CPU: [Cpu; 3] = [
     Cpu { ranks: 64, standard_ms: 10.0, all_ms: 12.0 },
     Cpu { ranks: 256, standard_ms: 12.0, all_ms: 14.0 },
