@@ -14,6 +14,11 @@ const CASES: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
 pub(crate) struct Seed(u64);
 
 impl Seed {
+    /// Of one case.
+    pub(crate) fn of(number: u64) -> Seed {
+        Seed(number)
+    }
+
     /// The next 64 bits.
     pub(crate) fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -114,6 +114,21 @@ pub fn identity(fd: BorrowedFd<'_>) -> Option<Identity> {
     Some(Identity { device: stat.st_dev, inode: stat.st_ino, regular })
 }
 
+/// Appends to `to` what can be read now, at most `max` bytes, and says how many.
+///
+/// # Errors
+/// Those of read(2).
+pub fn read_onto(fd: BorrowedFd<'_>, to: &mut Vec<u8>, max: usize) -> io::Result<usize> {
+    to.reserve(max);
+    let behind = to.spare_capacity_mut();
+    // SAFETY: the descriptor is open, and there is room for so many bytes.
+    let read = unsafe { libc::read(fd.as_raw_fd(), behind.as_mut_ptr().cast(), max) };
+    let Ok(count) = usize::try_from(read) else { return Err(io::Error::last_os_error()) };
+    // SAFETY: the kernel has written so many bytes behind the end.
+    unsafe { to.set_len(to.len() + count) };
+    Ok(count)
+}
+
 /// Writes without the buffer that `std` puts before standard output.
 ///
 /// # Errors

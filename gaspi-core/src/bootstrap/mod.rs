@@ -24,11 +24,12 @@ mod system;
 pub mod this_machine;
 mod variables;
 
+pub use crate::wire::record_layer::{RecordLayer, Tampered};
 pub use auth::KEY_BYTES;
 pub use card::Card;
 pub(crate) use card::listener;
 pub use cards::{CardView, Cards};
-pub use exchange::callback::{Callback, Callbacks, Invitation};
+pub use exchange::callback::{Callback, Callbacks, Encrypted, Invitation};
 pub(crate) use exchange::client::report_unable;
 pub use exchange::client::{Client, Table};
 pub use exchange::membership::{LauncherEvent, Membership};

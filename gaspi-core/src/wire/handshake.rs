@@ -12,22 +12,22 @@
 //!
 //! mac is HMAC-SHA-256 with the key of the job; numbers are little-endian. Both macs cover who
 //! speaks to whom, for what, in which job, and the fresh nonces of both sides, so that nothing can
-//! be replayed, reflected or passed on to another rank. What follows the proof is the caller's.
+//! be replayed, reflected or passed on to another rank. What follows the proof is the caller's;
+//! between servers of an exchange it is encrypted ([`super::record_layer`]), with keys that are
+//! macs of "gaspi sealed by client" or "gaspi sealed by server", hello and challenge.
 //!
 //! Invariant: neither side keeps more than [`HELLO`] and [`CHALLENGE`] bytes of what an
 //! unauthenticated peer says, and nobody reads past the handshake: [`Handshake::wants`] tells
 //! how much to read.
 
 use super::codec::{Decoded, Fixed, Output, Reader, Writer};
+use super::record_layer::RecordLayer;
+pub(crate) use super::secret::{JOB, SECRET, Secret, derived_key, job_name};
 use hmac::{Hmac, Mac};
-use sha2::{Digest, Sha256};
+use sha2::Sha256;
 
-/// Bytes of a job's secret, of a nonce, and of a mac.
-pub(crate) const SECRET: usize = 32;
-/// Bytes that name a job in a hello.
-pub(crate) const JOB: usize = 16;
 /// The version of connections between hosts: the handshake and the frames that follow it.
-pub(crate) const VERSION: u16 = 14;
+pub(crate) const VERSION: u16 = 15;
 /// In the place of a rank: the process that hosts the meeting of the job.
 pub(crate) const HUB: u32 = u32::MAX;
 
@@ -88,31 +88,7 @@ pub(crate) struct Peer {
     pub(crate) purpose: Purpose,
 }
 
-/// What both sides of a connection have to know alike.
-#[derive(Clone)]
-pub(crate) struct Secret {
-    /// Names the job: [`job_name`] of its id, or random bytes that its ranks share.
-    pub(crate) job: [u8; JOB],
-    /// Known to its ranks only.
-    pub(crate) key: [u8; SECRET],
-}
-
-impl std::fmt::Debug for Secret {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Never the key.
-        f.debug_struct("Secret").field("job", &self.job).finish_non_exhaustive()
-    }
-}
-
 impl Secret {
-    fn mac(&self, label: &[u8], parts: [&[u8]; 2]) -> Hmac<Sha256> {
-        let mut mac = keyed(&self.key);
-        mac.update(label);
-        mac.update(parts[0]);
-        mac.update(parts[1]);
-        mac
-    }
-
     fn of_server(&self, hello: &[u8; HELLO], nonce: &[u8]) -> Hmac<Sha256> {
         self.mac(b"gaspi server", [hello, nonce])
     }
@@ -120,25 +96,6 @@ impl Secret {
     fn of_client(&self, hello: &[u8; HELLO], challenge: &[u8]) -> Hmac<Sha256> {
         self.mac(b"gaspi client", [hello, challenge])
     }
-}
-
-/// HMAC takes keys of any length, so this one too.
-fn keyed(key: &[u8; SECRET]) -> Hmac<Sha256> {
-    let mut block = hmac::digest::Key::<Hmac<Sha256>>::default();
-    block[..SECRET].copy_from_slice(key);
-    Hmac::new(&block)
-}
-
-/// What names the job `id` in a hello.
-pub(crate) fn job_name(id: &str) -> [u8; JOB] {
-    let digest: [u8; 32] = Sha256::new_with_prefix(b"gaspi job").chain_update(id).finalize().into();
-    std::array::from_fn(|i| digest[i])
-}
-
-/// The key of a job, made from a secret that its user keeps and what names the job.
-pub(crate) fn derived_key(secret: &[u8], job: &[u8; JOB]) -> [u8; SECRET] {
-    let digest: [u8; SECRET] = Sha256::digest(secret).into();
-    keyed(&digest).chain_update(b"gaspi job key").chain_update(job).finalize().into_bytes().into()
 }
 
 /// Why a server refuses, as its refusal says it: no more than an unauthenticated peer may know.
@@ -293,7 +250,15 @@ pub(crate) trait Side: Sized {
     fn look(handshake: &mut Handshake<Self>);
     /// Why a handshake that is not over fails, if the peer closes the connection now.
     fn unfinished(handshake: &Handshake<Self>) -> String;
+    /// What the server has said, once the handshake is over.
+    fn challenge(handshake: &Handshake<Self>) -> &[u8];
+    /// What goes before the keys that this side sends and receives with.
+    const LABELS: [&[u8]; 2];
 }
+
+/// What goes before the key of what the client sends, and of what the server sends.
+const SEALED_BY_CLIENT: &[u8] = b"gaspi sealed by client";
+const SEALED_BY_SERVER: &[u8] = b"gaspi sealed by server";
 
 impl<S: Side> Handshake<S> {
     fn start(secret: &Secret, hello: [u8; HELLO], out: Out, side: S) -> Handshake<S> {
@@ -329,6 +294,18 @@ impl<S: Side> Handshake<S> {
             S::look(self);
         }
         taken
+    }
+
+    /// What encrypts the connection, with a key for each direction that only both sides can make;
+    /// none unless the handshake is [done](State::Done).
+    pub(crate) fn records(&self) -> Option<RecordLayer> {
+        let State::Done(_) = self.state else { return None };
+        let key = |label| {
+            let key = self.secret.mac(label, [&self.hello, S::challenge(self)]);
+            key.finalize().into_bytes().into()
+        };
+        let [sent, received] = S::LABELS.map(key);
+        Some(RecordLayer::new(&sent, &received))
     }
 
     /// How far it is.
@@ -401,6 +378,12 @@ impl Client {
 }
 
 impl Side for Connecting {
+    const LABELS: [&[u8]; 2] = [SEALED_BY_CLIENT, SEALED_BY_SERVER];
+
+    fn challenge(client: &Client) -> &[u8] {
+        client.came.bytes()
+    }
+
     fn expects(&self, came: usize) -> usize {
         if came < ANSWER { ANSWER } else { CHALLENGE }
     }
@@ -532,6 +515,12 @@ impl Server {
 }
 
 impl Side for Listening {
+    const LABELS: [&[u8]; 2] = [SEALED_BY_SERVER, SEALED_BY_CLIENT];
+
+    fn challenge(server: &Server) -> &[u8] {
+        &server.side.challenge
+    }
+
     fn expects(&self, _came: usize) -> usize {
         if self.peer.is_none() { HELLO } else { SECRET }
     }

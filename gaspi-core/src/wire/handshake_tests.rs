@@ -286,6 +286,7 @@ fn bytes_on_the_wire_stay_the_same() {
     let mut said = Vec::new();
     let (mut one, mut other) =
         (client(&ours, 0x0102, 5, DATA), Server::new(&ours, 5, 0x0200, [4; SECRET]));
+    assert!(one.records().is_none() && other.records().is_none(), "nothing is proved");
     said.push(hex(one.output()));
     other.receive(one.output());
     one.sent(HELLO);
@@ -294,6 +295,14 @@ fn bytes_on_the_wire_stay_the_same() {
     said.push(hex(one.output()));
     other.receive(one.output());
     assert_eq!(other.state(), &State::Done(Peer { rank: 0x0102, purpose: DATA }));
+    let (mut ends, mut opened) = ([one.records(), other.records()].map(Option::unwrap), Vec::new());
+    for (from, to) in [(0, 1), (1, 0)] {
+        let mut sealed = Vec::new();
+        ends[from].seal(b"gaspi", &mut sealed);
+        ends[to].open(&sealed, &mut opened).expect("the other side's key");
+        said.push(hex(&sealed));
+    }
+    assert_eq!(opened, b"gaspigaspi");
     for (at, byte) in [(4, 200), (6, 77), (8, 9), (28, 6)] {
         let mut hello = client(&ours, 1, 5, Purpose::Meeting).output().to_vec();
         hello[at] = byte;

@@ -129,10 +129,10 @@ fn connect(line: Line) -> Result<(Channel, Liveness, Option<Invitation>), Refusa
             Ok((channel, Liveness::Ssh(SshLiveness::find()), None))
         }
         Line::Callback => {
-            let (socket, invitation) = callback::call()?;
+            let (connection, invitation) = callback::call()?;
             let patience = Duration::from_secs(crate::plan::DEAD_AFTER);
-            let liveness = callback::Liveness::new(&socket, patience).map_err(failed)?;
-            let channel = Channel::over(socket).map_err(failed)?;
+            let liveness = callback::Liveness::new(&connection.fd, patience).map_err(failed)?;
+            let channel = Channel::over(connection).map_err(failed)?;
             Ok((channel, Liveness::Callback(liveness), Some(invitation)))
         }
     }

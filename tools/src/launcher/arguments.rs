@@ -62,10 +62,11 @@ pub(crate) struct Arguments {
     pub(crate) ssh_options: Vec<OsString>,
 
     /// Have hosts that were started start further ones, at most WIDTH each [default: 32], if there
-    /// are more other hosts than that; all call this host back by TCP. srun does so by itself
+    /// are more other hosts than that; all call this host back by TCP. From 64 other hosts on it is
+    /// done without this option; 0 reaches all from here. srun starts all hosts by itself
     #[arg(long, value_name = "WIDTH", num_args = 0..=1, require_equals = true,
           default_missing_value = "32", hide_default_value = true,
-          value_parser = clap::value_parser!(u32).range(1..=1024))]
+          value_parser = clap::value_parser!(u32).range(0..=1024))]
     pub(crate) tree: Option<u32>,
 
     /// Say which cores each rank may use [default: core if there are no more ranks than usable

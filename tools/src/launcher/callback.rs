@@ -4,7 +4,7 @@
 //! The agent reads an invitation from standard input, which tells addresses and a key.
 
 use crate::refusal::Refusal;
-use gaspi_core::bootstrap::Invitation;
+use gaspi_core::bootstrap::{Encrypted, Invitation};
 use gaspi_core::os::tcp;
 use gaspi_tools::remote_agent;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ const PROBES: u8 = 120;
 
 /// Calls gaspi_run back. If that cannot be done, a line on standard output says so, and another way
 /// is tried from there. Returns the invitation too, which may be handed on.
-pub(crate) fn call() -> Result<(OwnedFd, Invitation), Refusal> {
+pub(crate) fn call() -> Result<(Encrypted, Invitation), Refusal> {
     let invitation = Invitation::read(io::stdin().lock())
         .map_err(|error| Refusal::launcher(format!("agent: standard input: {error}")))?;
     let called = own_number(&invitation, remote_agent::own_host().as_deref())

@@ -1,10 +1,10 @@
 //! The pipes or the socket between gaspi_run and an agent: frames in and out, without blocking.
 
 use crate::protocol::{FRAME_MAX, Frame};
+use gaspi_core::bootstrap::{Encrypted, RecordLayer, Tampered};
 use gaspi_core::os::socket;
 use gaspi_tools::system;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// Bytes read at a time.
@@ -16,9 +16,11 @@ const READ_MAX: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Channel {
     /// `None` once it is not listened to any more.
-    from: Option<File>,
+    from: Option<OwnedFd>,
     /// `None` once it is closed, by us or by the other side.
     to: Option<OwnedFd>,
+    /// What encrypts both directions; pipes are as safe as what connects them.
+    records: Option<RecordLayer>,
     incoming: Vec<u8>,
     /// Bytes of `incoming` that were taken.
     taken: usize,
@@ -26,6 +28,8 @@ pub(crate) struct Channel {
     /// Bytes of `outgoing` that were written.
     written: usize,
     ended: bool,
+    /// What came is not what the other side has sent.
+    tampered: Option<Tampered>,
 }
 
 impl Channel {
@@ -34,19 +38,23 @@ impl Channel {
         system::set_nonblocking(from.as_fd())?;
         system::set_nonblocking(to.as_fd())?;
         Ok(Channel {
-            from: Some(File::from(from)),
+            from: Some(from),
             to: Some(to),
+            records: None,
             incoming: Vec::new(),
             taken: 0,
             outgoing: Vec::new(),
             written: 0,
             ended: false,
+            tampered: None,
         })
     }
 
-    /// Over a socket that connects both.
-    pub(crate) fn over(socket: OwnedFd) -> io::Result<Channel> {
-        Channel::new(socket.try_clone()?, socket)
+    /// Over a connection that both have made, which is encrypted.
+    pub(crate) fn over(Encrypted { fd, records }: Encrypted) -> io::Result<Channel> {
+        let mut channel = Channel::new(fd.try_clone()?, fd)?;
+        channel.records = Some(records);
+        Ok(channel)
     }
 
     /// To nobody.
@@ -54,11 +62,13 @@ impl Channel {
         Channel {
             from: None,
             to: None,
+            records: None,
             incoming: Vec::new(),
             taken: 0,
             outgoing: Vec::new(),
             written: 0,
             ended: true,
+            tampered: None,
         }
     }
 
@@ -83,6 +93,11 @@ impl Channel {
         self.ended
     }
 
+    /// Why nothing more is heard, if the other side has not closed.
+    pub(crate) fn wrong(&self) -> Option<String> {
+        self.tampered.map(|tampered| tampered.to_string())
+    }
+
     /// Reads what has come, and says how many bytes.
     pub(crate) fn fill(&mut self) -> usize {
         let mut read = 0;
@@ -99,12 +114,14 @@ impl Channel {
     }
 
     fn piece(&mut self) -> io::Result<usize> {
-        let Some(from) = &mut self.from else { return Ok(0) };
-        let before = self.incoming.len();
-        self.incoming.resize(before + READ, 0);
-        let read = from.read(&mut self.incoming[before..]);
-        self.incoming.truncate(before + read.as_ref().map_or(0, |count| *count));
-        read
+        let Some(from) = &self.from else { return Ok(0) };
+        let Some(records) = &mut self.records else {
+            return system::read_onto(from.as_fd(), &mut self.incoming, READ);
+        };
+        let mut came = Vec::new();
+        let read = system::read_onto(from.as_fd(), &mut came, READ)?;
+        self.tampered = records.open(&came, &mut self.incoming).err();
+        Ok(if self.tampered.is_some() { 0 } else { read })
     }
 
     /// The bytes that have come and are no frames yet.
@@ -144,8 +161,10 @@ impl Channel {
 
     /// Queues bytes.
     pub(crate) fn queue(&mut self, bytes: &[u8]) {
-        if self.to.is_some() {
-            self.outgoing.extend_from_slice(bytes);
+        match &mut self.records {
+            _ if self.to.is_none() => {}
+            Some(records) => records.seal(bytes, &mut self.outgoing),
+            None => self.outgoing.extend_from_slice(bytes),
         }
     }
 
@@ -195,9 +214,16 @@ mod tests {
     use super::*;
     use crate::protocol::Down;
 
-    fn sockets() -> (Channel, Channel) {
+    /// Both ends of a connection, and a descriptor of it that neither knows of.
+    fn encrypted() -> (Channel, Channel, OwnedFd) {
         let (one, two) = socket::pair().expect("sockets");
-        (Channel::over(one).expect("channel"), Channel::over(two).expect("channel"))
+        let third = one.try_clone().expect("descriptor");
+        let (there, back) = ([1; 32], [2; 32]);
+        let over = |fd, sent, received| {
+            let records = RecordLayer::new(sent, received);
+            Channel::over(Encrypted { fd, records }).expect("channel")
+        };
+        (over(one, &there, &back), over(two, &back, &there), third)
     }
 
     fn pair() -> (Channel, Channel) {
@@ -210,7 +236,22 @@ mod tests {
     #[test]
     fn more_than_a_pipe_holds_arrives_in_order() {
         arrives_in_order(pair());
-        arrives_in_order(sockets());
+        let (one, two, _third) = encrypted();
+        arrives_in_order((one, two));
+    }
+
+    #[test]
+    fn what_the_other_end_has_not_sent_ends_the_connection() {
+        let (mut one, mut two, third) = encrypted();
+        one.say(&Down::Start);
+        one.flush();
+        two.fill();
+        assert_eq!((two.next(), two.ended()), (Ok(Some(Down::Start)), false));
+        assert_eq!(two.wrong(), None);
+        system::write(third.as_fd(), &Down::Start.encode().repeat(10)).expect("write");
+        two.fill();
+        assert_eq!((two.next::<Down>(), two.ended()), (Ok(None), true));
+        assert!(two.wrong().is_some_and(|wrong| wrong.contains("was not encrypted")));
     }
 
     fn arrives_in_order((mut one, mut two): (Channel, Channel)) {

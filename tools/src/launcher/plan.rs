@@ -24,6 +24,10 @@ const DESCRIPTORS_OWN: u64 = 64;
 pub(crate) const DEAD_AFTER: u64 = 5;
 /// How many times that long ssh waits for a word of sshd.
 const SSH_PATIENCE: u64 = 10;
+/// From so many other machines on those that were started start further ones.
+const TREE_FROM: usize = 64;
+/// Machines that each of them starts at most.
+const TREE_WIDTH: usize = 32;
 
 /// What is to be started.
 #[derive(Debug)]
@@ -172,7 +176,10 @@ impl Plan {
         if let Some(machine) = machines.iter().find(|machine| machine.here) {
             (own.ranks, own.host) = (ranks_of(machine), machine.name.clone());
         }
-        let way = if others.is_empty() { None } else { Some(way(arguments, shell)?) };
+        let way = match others.len() {
+            0 => None,
+            machines => Some(way(arguments, shell, machines)?),
+        };
         Ok(Plan {
             ranks: ranks as usize,
             own,
@@ -226,8 +233,8 @@ fn check_start(plan: &Plan) -> Result<(), Refusal> {
     plan.own.check_programs()
 }
 
-/// `usual` is the remote shell where the user names none.
-fn way(arguments: &Arguments, usual: &UsualShell) -> Result<Way, Refusal> {
+/// The way to so many other machines. `usual` is the remote shell where the user names none.
+fn way(arguments: &Arguments, usual: &UsualShell, machines: usize) -> Result<Way, Refusal> {
     let patience = dead_after(std::env::var_os("GASPI_DEAD_AFTER").as_deref())?;
     // Ssh asks a process, which may have to wait for its turn; what the kernel over there says
     // counts first (ssh_liveness). It is all there is where ssh goes through another process.
@@ -243,7 +250,10 @@ fn way(arguments: &Arguments, usual: &UsualShell) -> Result<Way, Refusal> {
         None => &usual.reason,
     };
     let words = format!("other hosts are reached by {}: {reason}", shell.program().display());
-    let tree = arguments.tree.map(|width| width as usize);
+    let tree = match arguments.tree {
+        Some(width) => Some(width as usize).filter(|width| *width > 0),
+        None => (machines >= TREE_FROM).then_some(TREE_WIDTH),
+    };
     Ok(Way { shell, words, tool, patience, tree })
 }
 

@@ -11,11 +11,11 @@ use crate::protocol::{self, Down, Up};
 use crate::refusal::{EXIT_HOST, Refusal};
 use crate::shell_process::ShellProcess;
 use crate::ssh_liveness::Silence;
-use gaspi_core::bootstrap::RelayId;
+use gaspi_core::bootstrap::{Encrypted, RelayId};
 use gaspi_tools::remote_agent::{Opened, Opening, Tool};
 use gaspi_tools::remote_shell::RemoteShell;
 use std::ffi::OsStr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// How long ssh may take to end after its output has.
@@ -73,6 +73,8 @@ enum Way {
     Shell { process: ShellProcess, opening: Option<Opening> },
     /// Nothing yet: the agent is to call back.
     Invited,
+    /// Nothing yet: a remote shell of its own is to be started, when others have done their work.
+    Queued,
     /// The socket by which it has called.
     Called(Liveness),
 }
@@ -100,22 +102,11 @@ pub(crate) struct Remote {
     silence: Silence,
     /// When a connection without output counts as lost, though ssh has not ended.
     linger_until: Option<Instant>,
+    /// Something has happened that [`Remote::hear`] looks at.
+    has_news: bool,
 }
 
 impl Remote {
-    /// Starts the remote shell.
-    pub(crate) fn start(
-        shell: &RemoteShell,
-        tool: &Tool,
-        plan: Assignment,
-        only_ping: bool,
-        how: How,
-    ) -> Result<Remote, Refusal> {
-        let mut remote = Remote::invite(plan, only_ping, how.0);
-        remote.reach(shell, tool, how)?;
-        Ok(remote)
-    }
-
     /// A machine whose agent is to call back.
     pub(crate) fn invite(plan: Assignment, only_ping: bool, patience: Duration) -> Remote {
         Remote {
@@ -130,6 +121,26 @@ impl Remote {
             channel: Channel::closed(),
             silence: Silence::new(patience),
             linger_until: None,
+            has_news: false,
+        }
+    }
+
+    /// It is to get a remote shell of its own, by [`Remote::reach`].
+    pub(crate) fn queue(&mut self) {
+        self.way = Way::Queued;
+    }
+
+    /// Whether a remote shell of its own has been started, and its agent has not spoken yet.
+    pub(crate) fn is_being_reached(&self) -> bool {
+        let is_silent = matches!(self.step, Step::Reaching | Step::Carrying);
+        matches!(self.way, Way::Shell { .. }) && is_silent
+    }
+
+    /// How far it is, for the user who waits.
+    pub(crate) fn words(&self) -> &'static str {
+        match self.way {
+            Way::Queued => "it waits for its turn",
+            _ => self.step.words(),
         }
     }
 
@@ -157,12 +168,17 @@ impl Remote {
         matches!(self.way, Way::Invited) && self.step == Step::Reaching
     }
 
-    /// Its agent has called by this socket.
-    pub(crate) fn called(&mut self, socket: OwnedFd, patience: Duration) -> std::io::Result<()> {
-        let liveness = Liveness::new(&socket, patience)?;
-        self.channel = Channel::over(socket)?;
+    /// Its agent has called by this connection.
+    pub(crate) fn called(
+        &mut self,
+        connection: Encrypted,
+        patience: Duration,
+    ) -> std::io::Result<()> {
+        let liveness = Liveness::new(&connection.fd, patience)?;
+        self.channel = Channel::over(connection)?;
         self.way = Way::Called(liveness);
         self.silence = Silence::new(patience);
+        self.has_news = true;
         Ok(())
     }
 
@@ -185,7 +201,7 @@ impl Remote {
     fn shell(&self) -> Option<&ShellProcess> {
         match &self.way {
             Way::Shell { process, .. } => Some(process),
-            Way::Invited | Way::Called(_) => None,
+            Way::Invited | Way::Queued | Way::Called(_) => None,
         }
     }
 
@@ -255,7 +271,7 @@ impl Remote {
     fn is_watched(&self) -> bool {
         let speaks = match &self.way {
             Way::Shell { process, opening } => opening.is_none() && !process.has_ended(),
-            Way::Invited => false,
+            Way::Invited | Way::Queued => false,
             Way::Called(_) => true,
         };
         speaks && !self.is_over()
@@ -283,10 +299,12 @@ impl Remote {
 
     /// ssh has ended, if this is its process.
     pub(crate) fn ended(&mut self, pid: i32, ending: Ending) -> bool {
-        match &mut self.way {
+        let is_it = match &mut self.way {
             Way::Shell { process, .. } => process.ended(pid, ending),
-            Way::Invited | Way::Called(_) => false,
-        }
+            Way::Invited | Way::Queued | Way::Called(_) => false,
+        };
+        self.has_news |= is_it;
+        is_it
     }
 
     /// Closes the connection: an agent that has not said that all is done ends its ranks and
@@ -302,7 +320,7 @@ impl Remote {
                 process.close_messages();
             }
             // Its end is heard.
-            Way::Invited | Way::Called(_) => self.channel.close(),
+            Way::Invited | Way::Queued | Way::Called(_) => self.channel.close(),
         }
         if self.step != Step::Done {
             self.step = Step::Lost;
@@ -316,9 +334,20 @@ impl Remote {
         }
     }
 
-    /// Takes in what has come.
+    /// What [`Remote::readable`] named can be read from.
+    pub(crate) fn note_readable(&mut self) {
+        self.has_news = true;
+    }
+
+    /// Takes in what has come, if something has happened. It costs nothing where nothing has, so
+    /// that all machines can be asked for each thing that happens to one of them.
     pub(crate) fn hear(&mut self, tool: &Tool) -> Vec<News> {
         let mut news = Vec::new();
+        let is_due = || self.deadline().is_some_and(|deadline| deadline <= Instant::now());
+        if !self.has_news && !is_due() {
+            return news;
+        }
+        self.has_news = false;
         if self.step == Step::Lost {
             if self.is_on_the_line() {
                 self.await_end();
@@ -352,7 +381,7 @@ impl Remote {
     fn is_open(&self) -> bool {
         match &self.way {
             Way::Shell { opening, .. } => opening.is_none(),
-            Way::Invited => false,
+            Way::Invited | Way::Queued => false,
             Way::Called(_) => true,
         }
     }
@@ -361,7 +390,8 @@ impl Remote {
     fn end(&mut self) -> Option<String> {
         if self.is_gone() {
             let shell = self.shell().map(ShellProcess::farewell);
-            return Some(shell.unwrap_or_else(|| "its agent has closed the connection".to_owned()));
+            let why = shell.or_else(|| self.channel.wrong());
+            return Some(why.unwrap_or_else(|| "its agent has closed the connection".to_owned()));
         }
         if !self.is_watched() {
             return None;
@@ -369,7 +399,7 @@ impl Remote {
         let is_cut = match &self.way {
             Way::Shell { process, .. } => self.silence.is_cut_from(process.pid()),
             Way::Called(liveness) => self.silence.is_cut(|| liveness.is_cut()),
-            Way::Invited => false,
+            Way::Invited | Way::Queued => false,
         };
         is_cut.then(|| self.silence.words())
     }
@@ -446,7 +476,7 @@ impl Remote {
             Way::Shell { process, .. } if process.has_ended() => return true,
             Way::Shell { .. } if self.channel.ended() => {}
             Way::Called(_) => return self.channel.ended(),
-            Way::Shell { .. } | Way::Invited => return false,
+            Way::Shell { .. } | Way::Invited | Way::Queued => return false,
         }
         let until = *self.linger_until.get_or_insert_with(|| Instant::now() + LINGER);
         Instant::now() >= until

@@ -4,7 +4,7 @@
 //! The launcher listens ([`Callbacks`]) and hands each process an [`Invitation`], by a way that no
 //! other user can read: standard input. The process calls one address after the other and proves
 //! to know the key by the handshake of the relays ([`crate::wire::handshake`]), in which it says
-//! as which host it comes.
+//! as which host it comes. Both encrypt what they say from then on.
 //!
 //! Invariant: nothing is kept of a connection that has not proved to know the key beyond a
 //! handshake's fixed buffers, for at most [`PATIENCE`], and never of more than
@@ -21,6 +21,7 @@ use crate::timeout::Timeout;
 use crate::wire::codec::{self, Decoded, Limit, Reader, Writer};
 use crate::wire::fields::Field;
 use crate::wire::handshake::{self, HUB, JOB, Peer, Purpose, SECRET, Secret, State};
+use crate::wire::record_layer::RecordLayer;
 use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -110,7 +111,7 @@ impl Invitation {
     ///
     /// # Errors
     /// What became of each, in words.
-    pub fn call_back(&self, number: u32) -> std::result::Result<OwnedFd, String> {
+    pub fn call_back(&self, number: u32) -> std::result::Result<Encrypted, String> {
         let found = Candidates::new(&self.endpoints, &interfaces::list(), Audience::OtherHosts);
         // Addresses that this host has, too, come last: both may be on one machine.
         let all: Vec<SocketAddr> =
@@ -137,7 +138,7 @@ impl Invitation {
         to: SocketAddr,
         number: u32,
         until: Instant,
-    ) -> std::result::Result<OwnedFd, String> {
+    ) -> std::result::Result<Encrypted, String> {
         let words = |error: io::Error| error.to_string();
         let limit = until.saturating_duration_since(Instant::now());
         let deadline = Timeout::from(limit).deadline();
@@ -154,7 +155,10 @@ impl Invitation {
         loop {
             match continue_handshake(fd.as_fd(), &mut client) {
                 Some(State::Refused(reason)) => return Err(reason),
-                Some(_) => return Ok(fd),
+                Some(_) => {
+                    let records = client.records().ok_or_else(|| client.ended())?;
+                    return Ok(Encrypted { fd, records });
+                }
                 None if deadline.passed() => return Err(client.ended()),
                 None => {
                     let room = !client.output().is_empty();
@@ -165,6 +169,15 @@ impl Invitation {
     }
 }
 
+/// A connection whose both ends have proved to know the key.
+#[derive(Debug)]
+pub struct Encrypted {
+    /// Its socket.
+    pub fd: OwnedFd,
+    /// What encrypts all that goes over it.
+    pub records: RecordLayer,
+}
+
 /// What came of a connection to the launcher.
 #[derive(Debug)]
 pub enum Callback {
@@ -173,7 +186,7 @@ pub enum Callback {
         /// The number of the host.
         host: u32,
         /// The connection with it.
-        connection: OwnedFd,
+        connection: Encrypted,
     },
     /// A connection from elsewhere, which was closed.
     Refused {
@@ -250,7 +263,9 @@ impl Callbacks {
                 None => found.push(Callback::Refused { from, reason: peer.handshake.ended() }),
                 Some(State::Refused(reason)) => found.push(Callback::Refused { from, reason }),
                 Some(State::Done(host)) if host.purpose == Purpose::Meeting => {
-                    found.push(Callback::Came { host: host.rank, connection: peer.fd });
+                    let Some(records) = peer.handshake.records() else { continue };
+                    let connection = Encrypted { fd: peer.fd, records };
+                    found.push(Callback::Came { host: host.rank, connection });
                 }
                 Some(_) => {
                     let reason = "it does not say that it was started by gaspi_run".to_owned();

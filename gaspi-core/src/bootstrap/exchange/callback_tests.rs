@@ -49,14 +49,18 @@ fn who_was_invited_is_let_in_by_its_number() {
         let caller = thread::spawn(move || invitation.call_back(number));
         let Callback::Came { host, connection } = next(&mut callbacks) else { panic!("refused") };
         assert_eq!(host, number);
-        let mut called = TcpStream::from(caller.join().expect("thread").expect("connection"));
-        called.write_all(b"what follows").expect("write");
-        drop(called);
-        let mut stream = TcpStream::from(connection);
+        let mut called = caller.join().expect("thread").expect("connection");
+        let mut bytes = Vec::new();
+        called.records.seal(b"what follows", &mut bytes);
+        TcpStream::from(called.fd).write_all(&bytes).expect("write");
+        let Encrypted { fd, mut records } = connection;
+        let mut stream = TcpStream::from(fd);
         stream.set_nonblocking(false).expect("blocking");
-        let mut said = String::new();
-        stream.read_to_string(&mut said).expect("what follows");
-        assert_eq!(said, "what follows");
+        let (mut came, mut said) = (Vec::new(), Vec::new());
+        stream.read_to_end(&mut came).expect("what follows");
+        assert!(!came.windows(4).any(|window| window == b"what"), "in clear");
+        records.open(&came, &mut said).expect("what follows");
+        assert_eq!(said, b"what follows");
     }
 }
 

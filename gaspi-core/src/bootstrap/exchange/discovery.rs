@@ -184,7 +184,8 @@ impl Discovery {
                 Some(State::Done(_)) => {
                     log::debug!("proc_init: {} is the host of the meeting", attempt.to);
                     self.attempts.clear();
-                    self.stream = Some(TcpConnection::new(attempt.fd, attempt.to));
+                    let stream = |records| TcpConnection::new(attempt.fd, attempt.to, records);
+                    self.stream = client.records().map(stream);
                     return;
                 }
                 Some(State::Refused(reason)) => {

@@ -19,6 +19,7 @@ use crate::ids::Rank;
 use crate::os::{socket, tcp};
 use crate::timeout::{Deadline, Timeout};
 use crate::wire::handshake::{self, HUB, Peer, Purpose, Secret, State, job_name};
+use crate::wire::record_layer::RecordLayer;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
@@ -272,8 +273,22 @@ fn strangers_do_not_disturb_the_meeting() {
     });
 }
 
+/// A relay, as the other end of a connection with a hub.
+struct Relay {
+    stream: TcpStream,
+    records: RecordLayer,
+}
+
+impl Relay {
+    fn say(&mut self, frame: &ToHub) {
+        let mut bytes = Vec::new();
+        self.records.seal(&frame.encode(), &mut bytes);
+        self.stream.write_all(&bytes).expect("hub");
+    }
+}
+
 /// A relay that has met the hub at `place`.
-fn relay(job: &Job, place: SocketAddr) -> TcpStream {
+fn relay(job: &Job, place: SocketAddr) -> Relay {
     let ServerLocation::OverHosts { hub, .. } = &job.server else { panic!("one host") };
     let access = HubAccess::new(job, hub).expect("access");
     let to = Peer { rank: HUB, purpose: Purpose::Meeting };
@@ -287,21 +302,25 @@ fn relay(job: &Job, place: SocketAddr) -> TcpStream {
         handshake.receive(&answer);
     }
     assert!(matches!(handshake.state(), State::Done(_)), "{:?}", handshake.state());
-    stream
+    Relay { stream, records: handshake.records().expect("records") }
 }
 
 /// What a relay is told until it has the table: the cards of all ranks.
-fn table_of(stream: &mut TcpStream) -> Cards {
+fn table_of(relay: &mut Relay) -> Cards {
     let (mut frames, mut image) = (RelayDecoder::default(), Vec::new());
-    let mut bytes = vec![0; 1 << 16];
+    let (mut bytes, mut opened) = (vec![0; 1 << 16], Vec::new());
     loop {
         match frames.next().expect("frame") {
             Some(ToRelay::Cards(part)) => image.extend(part),
             Some(ToRelay::Table { last: true, .. }) => break,
             Some(_) => {}
-            None => match stream.read(&mut bytes).expect("more") {
+            None => match relay.stream.read(&mut bytes).expect("more") {
                 0 => panic!("closed after {} bytes of cards", image.len()),
-                count => frames.feed(&bytes[..count]),
+                count => {
+                    opened.clear();
+                    relay.records.open(&bytes[..count], &mut opened).expect("records");
+                    frames.feed(&opened);
+                }
             },
         }
     }
@@ -316,23 +335,24 @@ fn a_relay_that_does_not_read_holds_up_nobody_and_gets_its_table() {
     /// kernels of both sides take: 8 MiB.
     const SIZE: u32 = 1025;
     let id = unique("stopped");
-    let (table, mut stream) = with_hub(&id, SIZE, |place, local| {
+    let (table, mut stopped) = with_hub(&id, SIZE, |place, local| {
         let behind = |rank| job(&id, (rank, SIZE), 1, None);
-        let mut stream = relay(&behind(1), place);
-        stream.write_all(&ToHub::Hello { version: relay_protocol::VERSION }.encode()).expect("hub");
+        let mut stopped = relay(&behind(1), place);
+        stopped.say(&ToHub::Hello { version: relay_protocol::VERSION });
         for rank in 1..SIZE as u16 {
             let mask = (0..CPU_WORDS_MAX as u64).map(|word| word << 16 | u64::from(rank));
             let card = Card { cpus: mask.collect(), ..card(&behind(rank)) };
             let agreed = Config::default().agreed().map(|(name, value)| (name.to_owned(), value));
             let join = Join { job: id.clone(), size: SIZE, agreed: agreed.into(), card };
             let (connection, message) = (rank.into(), Message::Join(join));
-            stream.write_all(&ToHub::Relayed { connection, message }.encode()).expect("hub");
+            stopped.say(&ToHub::Relayed { connection, message });
         }
-        (client(&local(0)).poll(GUARD.deadline()).expect("table"), stream)
+        (client(&local(0)).poll(GUARD.deadline()).expect("table"), stopped)
     });
     // The hub is done by now.
-    stream.set_read_timeout(Some(GUARD.deadline().remaining().expect("guard"))).expect("guard");
-    assert_eq!(all(&table_of(&mut stream)), all(&table.cards));
+    let guard = GUARD.deadline().remaining().expect("guard");
+    stopped.stream.set_read_timeout(Some(guard)).expect("guard");
+    assert_eq!(all(&table_of(&mut stopped)), all(&table.cards));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use crate::bootstrap::addresses::{self, Audience};
 use crate::error::{Error, Result};
 use crate::os::{interfaces, tcp};
 use crate::wire::handshake::{self, Purpose, State};
+use crate::wire::record_layer::RecordLayer;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -71,6 +72,14 @@ impl Unauthenticated {
             // Nobody else sends one.
             Stage::Credential(came) => !came.is_empty(),
             Stage::Handshake(server) => server.knows_job(),
+        }
+    }
+
+    /// What encrypts the connection from the end of the handshake on.
+    fn records(&self) -> Option<RecordLayer> {
+        match &self.stage {
+            Stage::Credential(_) => None,
+            Stage::Handshake(server) => server.records(),
         }
     }
 
@@ -233,7 +242,8 @@ impl RelayListener {
                 None if now < peer.until => self.unauthenticated.push(peer),
                 None => self.refused(&peer, &peer.ended()),
                 Some(State::Done(relay)) if relay.purpose == Purpose::Meeting => {
-                    let stream = TcpConnection::new(peer.fd, peer.from);
+                    let Some(records) = peer.records() else { continue };
+                    let stream = TcpConnection::new(peer.fd, peer.from, records);
                     self.streams.push((server.add_relay(&[]), stream));
                 }
                 Some(State::Refused(reason)) => self.refused(&peer, &reason),

@@ -1,9 +1,10 @@
 //! A TCP connection between the servers of an exchange, from the handshake to the frames of the
-//! relay protocol, without blocking.
+//! relay protocol, without blocking. What goes over it is encrypted, once the handshake is over.
 
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
 use crate::wire::handshake::{Handshake, Side, State};
+use crate::wire::record_layer::RecordLayer;
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
@@ -13,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Bytes read at a time.
 const READ: usize = 16 * 1024;
+/// Bytes that are encrypted at a time.
+const PIECE: usize = 64 * 1024;
 /// How often, a second apart, the kernel asks one that has been silent for a second, and how long
 /// that is in all.
 const PROBES: u8 = 4;
@@ -26,8 +29,14 @@ pub(super) struct TcpConnection {
     fd: OwnedFd,
     /// Where the other end is.
     pub(super) peer: SocketAddr,
+    records: RecordLayer,
+    /// What is still to be sent, in clear: other connections may share it.
     out: VecDeque<Arc<[u8]>>,
-    /// Bytes of the first that were sent.
+    /// Bytes of the first that are in `encrypted` already, or were sent.
+    taken: usize,
+    /// What goes next.
+    encrypted: Vec<u8>,
+    /// Bytes of that which were sent.
     sent: usize,
     /// When to look whether what was sent is acknowledged.
     look_at: Option<Instant>,
@@ -36,11 +45,22 @@ pub(super) struct TcpConnection {
 }
 
 impl TcpConnection {
-    pub(super) fn new(fd: OwnedFd, peer: SocketAddr) -> TcpConnection {
+    /// Over which both sides have proved to know the key, from which `records` was made.
+    pub(super) fn new(fd: OwnedFd, peer: SocketAddr, records: RecordLayer) -> TcpConnection {
         // What cannot be set is a matter of speed, and of how soon an end is noticed.
         let _ = tcp::set_no_delay(fd.as_fd());
         let _ = tcp::set_keepalive(fd.as_fd(), 1, 1, PROBES);
-        TcpConnection { fd, peer, out: VecDeque::new(), sent: 0, look_at: None, ended: None }
+        TcpConnection {
+            fd,
+            peer,
+            records,
+            out: VecDeque::new(),
+            taken: 0,
+            encrypted: Vec::new(),
+            sent: 0,
+            look_at: None,
+            ended: None,
+        }
     }
 
     /// Ends the connection where what this side has said is not answered at all: while it is not
@@ -73,7 +93,7 @@ impl TcpConnection {
 
     /// Whether there is something to send.
     pub(super) fn is_pending(&self) -> bool {
-        self.ended.is_none() && !self.out.is_empty()
+        self.ended.is_none() && (self.sent < self.encrypted.len() || !self.out.is_empty())
     }
 
     pub(super) fn queue(&mut self, bytes: Vec<Arc<[u8]>>) {
@@ -82,19 +102,41 @@ impl TcpConnection {
 
     /// Sends what there is room for.
     pub(super) fn flush(&mut self) {
-        while let (Some(first), None) = (self.out.front(), &self.ended) {
-            match send(self.fd.as_fd(), &first[self.sent..]) {
+        while self.ended.is_none() {
+            if self.sent == self.encrypted.len() {
+                self.encrypt_next();
+            }
+            if self.encrypted.is_empty() {
+                return;
+            }
+            match send(self.fd.as_fd(), &self.encrypted[self.sent..]) {
                 Ok(Some(count)) => {
                     self.sent += count;
                     self.look_at.get_or_insert_with(|| Instant::now() + LOOK);
-                    if self.sent == first.len() {
-                        self.out.pop_front();
-                        self.sent = 0;
-                    }
                 }
                 Ok(None) => return,
                 // What the other side said last can still be read, which then tells the end.
-                Err(_) => self.out.clear(),
+                Err(_) => {
+                    self.out.clear();
+                    self.encrypted.clear();
+                    (self.taken, self.sent) = (0, 0);
+                }
+            }
+        }
+    }
+
+    /// Encrypts the next bytes, some [`PIECE`] of them: a table for many hosts lies here once, in
+    /// clear, and not for each of them.
+    fn encrypt_next(&mut self) {
+        self.encrypted.clear();
+        self.sent = 0;
+        while let Some(first) = self.out.front().filter(|_| self.encrypted.len() < PIECE) {
+            let end = first.len().min(self.taken + PIECE);
+            self.records.seal(&first[self.taken..end], &mut self.encrypted);
+            self.taken = end;
+            if end == first.len() {
+                self.out.pop_front();
+                self.taken = 0;
             }
         }
     }
@@ -104,9 +146,13 @@ impl TcpConnection {
         if self.ended.is_some() {
             return false;
         }
-        match receive(self.fd.as_fd(), READ, to) {
+        let mut came = Vec::new();
+        match receive(self.fd.as_fd(), READ, &mut came) {
             Ok(Some(0)) => self.ended = Some("it was closed".to_owned()),
-            Ok(Some(_)) => return true,
+            Ok(Some(_)) => match self.records.open(&came, to) {
+                Ok(()) => return true,
+                Err(tampered) => self.ended = Some(tampered.to_string()),
+            },
             Ok(None) => {}
             Err(error) => self.ended = Some(error.to_string()),
         }

@@ -12,14 +12,27 @@ use crate::protocol::{Down, Errand};
 use crate::refusal::{EXIT_HOST, Refusal};
 use crate::remote::{Remote, Step};
 use crate::starter::{Missed, Starter};
-use gaspi_core::bootstrap::{Callback, Callbacks};
+use gaspi_core::bootstrap::{Callback, Callbacks, Encrypted};
 use gaspi_tools::system::Watch;
+use std::collections::VecDeque;
 use std::ops::Range;
-use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// Hosts of one remote shell, whose command line names them all.
 const HOSTS_MAX: usize = 1024;
+/// Remote shells for one machine each that are started here and have not reached it, at once.
+/// Others wait for their turn.
+const AT_ONCE: usize = 64;
+
+/// Machines that another one is to start.
+#[derive(Debug)]
+struct Entrusted {
+    /// The number of that one.
+    parent: usize,
+    numbers: Vec<u32>,
+    /// Those of them that it could not start.
+    missed: Vec<u32>,
+}
 
 /// Remote shells that start agents, and where those call.
 #[derive(Debug, Default)]
@@ -29,8 +42,10 @@ pub(super) struct Callers {
     starters: Vec<Starter>,
     /// Machines that others are to start, by number: none has been asked to.
     waiting: Range<u32>,
-    /// Machines that were asked to, with those that they are to start.
-    errands: Vec<(usize, Vec<u32>)>,
+    /// What machines were asked to start.
+    errands: Vec<Entrusted>,
+    /// Machines that wait for a remote shell of their own.
+    queue: VecDeque<usize>,
 }
 
 impl Callers {
@@ -77,6 +92,11 @@ impl Callers {
             })?);
         }
         Ok(true)
+    }
+
+    /// How many machines wait for a remote shell of their own.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len()
     }
 
     /// What has to be waited for.
@@ -146,7 +166,7 @@ impl Running {
     }
 
     /// An agent that knows the key says to run on the machine with this number.
-    fn let_in(&mut self, number: usize, connection: OwnedFd) {
+    fn let_in(&mut self, number: usize, connection: Encrypted) {
         let Some(way) = &self.plan.way else { return };
         let reason = match self.remotes.get_mut(number) {
             None => format!("there is no host with the number {number}"),
@@ -167,12 +187,32 @@ impl Running {
 
     /// Nobody will call from this machine: it gets a remote shell of its own.
     fn reach_alone(&mut self, missed: Missed) {
-        let Some(remote) = self.remotes.get_mut(missed.number as usize) else { return };
-        let Some(way) = self.plan.way.as_ref().filter(|_| remote.is_invited()) else { return };
+        let number = missed.number as usize;
+        let Some(remote) = self.remotes.get(number).filter(|r| r.is_invited()) else { return };
         info::tell(&format!("host {}: {}; it is tried by itself", remote.name, missed.reason));
+        self.queue(number);
+    }
+
+    /// Has the machine with this number wait for a remote shell of its own.
+    pub(super) fn queue(&mut self, number: usize) {
+        self.remotes[number].queue();
+        self.callers.queue.push_back(number);
+    }
+
+    /// Starts remote shells for machines whose turn it is.
+    pub(super) fn reach_next(&mut self) {
+        if self.callers.queue.is_empty() || self.failure.is_some() {
+            return;
+        }
+        let Some(way) = &self.plan.way else { return };
+        let under_way = self.remotes.iter().filter(|remote| remote.is_being_reached()).count();
         let how = (way.patience, self.signals.before);
-        if let Err(refusal) = remote.reach(&way.shell, &way.tool, how) {
-            self.failure.get_or_insert(refusal);
+        for _ in under_way..AT_ONCE {
+            let Some(number) = self.callers.queue.pop_front() else { return };
+            if let Err(refusal) = self.remotes[number].reach(&way.shell, &way.tool, how) {
+                self.failure.get_or_insert(refusal);
+                return;
+            }
         }
     }
 
@@ -191,16 +231,29 @@ impl Running {
         info::tell(&format!("host {parent} starts gaspi_run on {names}, to call back"));
         let shell = way.shell.to_words();
         self.remotes[number].say(&Down::Reach(Errand { shell, hosts }));
-        self.callers.errands.push((number, numbers));
+        self.callers.errands.push(Entrusted { parent: number, numbers, missed: Vec::new() });
     }
 
-    /// A machine says that nobody will call from one that it was to start.
+    /// A machine says that nobody will call from one that it was to start. If it could start none,
+    /// hosts do not reach one another, and those that wait for a parent are reached from here.
     pub(super) fn is_missed(&mut self, by: usize, number: u32, reason: &str) {
-        let is_one =
-            |(parent, numbers): &(usize, Vec<u32>)| *parent == by && numbers.contains(&number);
-        if self.callers.errands.iter().any(is_one) {
-            let reason = format!("from host {}: {reason}", self.remotes[by].name);
-            self.reach_alone(Missed { number, reason });
+        let mut errands = self.callers.errands.iter_mut();
+        let is_it = |errand: &&mut Entrusted| errand.parent == by;
+        let Some(errand) = errands.find(is_it).filter(|e| e.numbers.contains(&number)) else {
+            return;
+        };
+        if !errand.missed.contains(&number) {
+            errand.missed.push(number);
+        }
+        let (parent, all) = (&self.remotes[by].name, errand.missed.len() == errand.numbers.len());
+        let why = format!("host {parent} has reached none of the hosts that it was to start");
+        let reason = format!("from host {parent}: {reason}");
+        self.reach_alone(Missed { number, reason });
+        if all {
+            let rest: Vec<u32> = self.callers.waiting.by_ref().collect();
+            for number in rest {
+                self.reach_alone(Missed { number, reason: why.clone() });
+            }
         }
     }
 
@@ -209,13 +262,13 @@ impl Running {
     fn left_over(&mut self) -> Vec<Missed> {
         let (remotes, callers) = (&self.remotes, &mut self.callers);
         let mut missed = Vec::new();
-        callers.errands.retain(|(parent, numbers)| {
-            let parent = &remotes[*parent];
+        callers.errands.retain(|errand| {
+            let parent = &remotes[errand.parent];
             let is_gone = parent.step == Step::Lost;
             if is_gone {
                 let reason = format!("host {}, which was to start it, is gone", parent.name);
-                missed
-                    .extend(numbers.iter().map(|n| Missed { number: *n, reason: reason.clone() }));
+                let of = |number: &u32| Missed { number: *number, reason: reason.clone() };
+                missed.extend(errand.numbers.iter().map(of));
             }
             !is_gone
         });

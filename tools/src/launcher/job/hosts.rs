@@ -12,21 +12,25 @@ use gaspi_core::Rank;
 use gaspi_core::bootstrap::StartStage;
 use std::time::{Duration, Instant};
 
-/// How long machines may take to get ready.
+/// How long machines may take to get ready, once the last of them is being reached.
 const READY_MAX: Duration = Duration::from_secs(60);
 
 impl Running {
     /// Starts ssh for all other machines and waits until each of them can start its ranks. If one
     /// cannot, nothing is left of the others.
     pub(super) fn reach(&mut self) -> Result<(), Refusal> {
-        let deadline = Instant::now() + READY_MAX;
+        let mut deadline = Instant::now() + READY_MAX;
         if let Err(refusal) = self.start_agents() {
             return Err(self.abandon(refusal));
         }
         while self.failure.is_none() && self.remotes.iter().any(|r| self.is_awaited(r)) {
+            let queued = self.callers.queued();
             self.turn();
             if let Err(refusal) = self.hand_out() {
                 self.failure.get_or_insert(refusal);
+            }
+            if self.callers.queued() < queued {
+                deadline = Instant::now() + READY_MAX;
             }
             if Instant::now() >= deadline {
                 let missing = self.missing();
@@ -50,16 +54,17 @@ impl Running {
     fn start_agents(&mut self) -> Result<(), Refusal> {
         let Some(way) = &self.plan.way else { return Ok(()) };
         let plans = std::mem::take(&mut self.plan.others);
-        let (only_ping, how) = (self.plan.only_ping, (way.patience, self.signals.before));
+        let only_ping = self.plan.only_ping;
         self.callers = Callers::listen(way, plans.len());
-        let are_invited = self.callers.start(way, &plans, how.1)?;
+        let are_invited = self.callers.start(way, &plans, self.signals.before)?;
         for plan in plans {
             let ranks: Vec<Rank> = plan.ranks.iter().map(|rank| Rank(*rank as u16)).collect();
             self.host.stage(&ranks, StartStage::Reaching);
-            self.remotes.push(match are_invited {
-                true => Remote::invite(plan, only_ping, way.patience),
-                false => Remote::start(&way.shell, &way.tool, plan, only_ping, how)?,
-            });
+            self.remotes.push(Remote::invite(plan, only_ping, way.patience));
+        }
+        if !are_invited {
+            (0..self.remotes.len()).for_each(|number| self.queue(number));
+            self.reach_next();
         }
         self.startup.schedule_report();
         Ok(())
@@ -79,7 +84,7 @@ impl Running {
         let describe = |remote: &Remote| {
             let ranks: Vec<usize> = remote.ranks.iter().map(|rank| *rank as usize).collect();
             let verb = if ranks.len() == 1 { "rank" } else { "ranks" };
-            format!("{verb} {} on host {}: {}", as_list(&ranks), remote.name, remote.step.words())
+            format!("{verb} {} on host {}: {}", as_list(&ranks), remote.name, remote.words())
         };
         // The others wait for those that have not answered.
         let is_silent = |remote: &&Remote| matches!(remote.step, Step::Reaching | Step::Carrying);

@@ -85,6 +85,8 @@ enum Source {
     Always,
     Stream,
     Input,
+    /// Another machine, by its place.
+    Remote(usize),
 }
 
 impl Running {
@@ -256,19 +258,22 @@ impl Running {
         self.serve();
         self.serve_callers();
         self.hear();
+        self.reach_next();
         self.pass_on();
         self.look_at_clock();
         self.printer.flush();
     }
 
-    /// Sleeps; says which streams of the ranks are ready, and whether standard input is.
+    /// Sleeps; says which streams of the ranks are ready, and whether standard input is. Machines
+    /// hear from it whether there is something to read.
     fn wait(&mut self) -> (Vec<bool>, bool) {
         let always = |watch| (watch, Source::Always);
         let mut watches = vec![always(Watch::input(self.signals.as_fd()))];
         watches.push(always(Watch::input(self.host.as_fd())));
         watches.extend(self.printer.writable().map(Watch::room).map(always));
-        for remote in &self.remotes {
-            watches.extend(remote.readable().map(Watch::input).map(always));
+        for (at, remote) in self.remotes.iter().enumerate() {
+            let of_it = |watch| (watch, Source::Remote(at));
+            watches.extend(remote.readable().map(Watch::input).map(of_it));
             watches.extend(remote.writable().map(Watch::room).map(always));
         }
         watches.extend(self.callers.watches().map(always));
@@ -283,6 +288,11 @@ impl Running {
         let (watches, sources): (Vec<Watch<'_>>, Vec<Source>) = watches.into_iter().unzip();
         let left = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
         let ready = system::wait(&watches, left);
+        for (source, _) in sources.iter().zip(&ready).filter(|(_, ready)| **ready) {
+            if let Source::Remote(at) = source {
+                self.remotes[*at].note_readable();
+            }
+        }
         let of = |wanted| {
             let pairs = ready.iter().zip(&sources);
             pairs.filter(move |(_, source)| **source == wanted).map(|(ready, _)| *ready)

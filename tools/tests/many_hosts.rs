@@ -1,0 +1,84 @@
+//! How gaspi_run reaches many hosts, which are this machine behind a program in the place of ssh:
+//! few of these at once, and from 64 hosts on along a tree.
+
+mod harness;
+
+use harness::far::Far;
+use harness::{AWAIT, Outcome, Run};
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+
+/// So many pretended hosts, as `--hosts` takes them.
+fn hosts(count: usize) -> String {
+    let names: Vec<String> = (1..=count).map(|number| format!("240.0.0.{number}")).collect();
+    names.join(",")
+}
+
+/// Asks whether they answer, and says how they are reached.
+fn ask(far: &Far, count: usize, options: &[&str]) -> Run {
+    let hosts = hosts(count);
+    let mut command = far.gaspi_run(&[options, &["--hosts", &hosts, "-p"]].concat());
+    command.env("GASPI_LOG", "info");
+    Run::start(command)
+}
+
+/// How often lines with this in them were said.
+fn said(outcome: &Outcome, text: &str) -> usize {
+    outcome.stderr.lines().filter(|line| line.contains(text)).count()
+}
+
+#[test]
+fn no_more_than_64_hosts_are_reached_at_once() {
+    const COUNT: usize = 70;
+    let fifos = Far::new();
+    let (came, gate) = (fifos.fifo("came"), fifos.fifo("gate"));
+    // Each says that it has come, and goes on when it may.
+    let waits = format!("exec 3<>{} 4<>{}; echo >&4; {AWAIT}", gate.display(), came.display());
+    let far = Far::with(&waits);
+    let mut run = ask(&far, COUNT, &["--tree=0"]);
+    let mut came = BufReader::new(File::open(&came).expect("FIFO")).lines();
+    for _ in 0..64 {
+        came.next().expect("one more").expect("line");
+    }
+    // All 64 wait, and none of them has reached its host.
+    run.signal("USR1");
+    let (mut stderr, last) = (String::new(), "rank 69 on host 240.0.0.70: it waits for its turn");
+    run.until_said(&mut stderr, last, |line| line.contains(last), 1);
+    assert!(stderr.contains("rank 63 on host 240.0.0.64: the agent is being started"), "{stderr}");
+    assert_eq!(far.calls().lines().count(), 64, "{}", far.calls());
+    // One that has reached its host makes room for the next.
+    let mut gate = OpenOptions::new().read(true).write(true).open(&gate).expect("FIFO");
+    for number in 64..COUNT {
+        gate.write_all(b"\n").expect("gate");
+        came.next().expect("one more").expect("line");
+        assert_eq!(far.calls().lines().count(), number + 1, "{}", far.calls());
+    }
+    gate.write_all(&[b'\n'; 64]).expect("gate");
+    let outcome = run.finish().success();
+    stderr.push_str(&outcome.stderr);
+    assert_eq!(stderr.matches(" answers\n").count(), COUNT, "{stderr}");
+}
+
+#[test]
+fn from_64_hosts_on_they_start_one_another() {
+    let far = Far::new();
+    // 32 are started from here, and one of them starts the rest.
+    for (count, options, calls) in [(64, &[][..], 33), (63, &[], 0), (64, &["--tree=0"], 0)] {
+        let outcome = ask(&far, count, options).finish().success();
+        assert_eq!(said(&outcome, " answers"), count, "{}", outcome.stderr);
+        assert_eq!(said(&outcome, "to call back"), calls, "{count}: {}", outcome.stderr);
+    }
+}
+
+#[test]
+fn hosts_that_do_not_reach_one_another_are_reached_from_here() {
+    // As where only the login host may log in.
+    let far = Far::with("[ -z \"$SSH_FAR\" ] || { echo \"Permission denied\" >&2; exit 255; }");
+    let outcome = ask(&far, 7, &["--tree=2"]).finish().success();
+    assert_eq!(said(&outcome, " answers"), 7, "{}", outcome.stderr);
+    assert!(said(&outcome, ": Permission denied; it is tried by itself") > 0, "{}", outcome.stderr);
+    // Two hosts were asked to start two each; the last one waits for no further one.
+    let alone = "has reached none of the hosts that it was to start; it is tried by itself";
+    assert!(said(&outcome, alone) <= 1, "{}", outcome.stderr);
+    assert_eq!(said(&outcome, "it is tried by itself"), 5, "{}", outcome.stderr);
+}
