@@ -77,8 +77,8 @@ fn hosts_that_do_not_reach_one_another_are_reached_from_here() {
     let outcome = ask(&far, 7, &["--tree=2"]).finish().success();
     assert_eq!(said(&outcome, " answers"), 7, "{}", outcome.stderr);
     assert!(said(&outcome, ": Permission denied; it is tried by itself") > 0, "{}", outcome.stderr);
-    // Two hosts were asked to start two each; the last one waits for no further one.
+    // Hosts without a parent wait for no further one.
     let alone = "has reached none of the hosts that it was to start; it is tried by itself";
-    assert!(said(&outcome, alone) <= 1, "{}", outcome.stderr);
+    assert!(said(&outcome, alone) > 0, "{}", outcome.stderr);
     assert_eq!(said(&outcome, "it is tried by itself"), 5, "{}", outcome.stderr);
 }

@@ -168,6 +168,16 @@ impl Remote {
         matches!(self.way, Way::Invited) && self.step == Step::Reaching
     }
 
+    /// Whether it waits for a remote shell of its own.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.way, Way::Queued) && self.step == Step::Reaching
+    }
+
+    /// Whether its agent is let in if it calls: one that was late may come while its machine waits.
+    pub(crate) fn may_call(&self) -> bool {
+        self.is_invited() || self.is_queued()
+    }
+
     /// Its agent has called by this connection.
     pub(crate) fn called(
         &mut self,
@@ -485,6 +495,10 @@ impl Remote {
     fn lose(&mut self, reason: String) -> News {
         self.step = Step::Lost;
         self.channel.hang_up();
+        if let Way::Shell { process, .. } = &mut self.way {
+            // Nobody reads them any more.
+            process.close_messages();
+        }
         self.kill();
         News::Lost(reason)
     }

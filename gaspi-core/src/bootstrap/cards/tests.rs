@@ -123,7 +123,7 @@ fn mutated_images_do_no_harm() {
 
 /// Ranks of hosts with two addresses, each bound to cores of its own; with TCP each is a node of
 /// its own.
-fn cards_of_hosts(size: u32, per_host: u16, by_tcp: bool) -> Vec<Card> {
+pub(crate) fn cards_of_hosts(size: u32, per_host: u16, by_tcp: bool) -> Vec<Card> {
     let card = |rank: u16| {
         let (host, nth) = (rank / per_host, rank % per_host);
         let [high, low] = host.to_be_bytes();

@@ -46,6 +46,8 @@ pub(super) struct Callers {
     errands: Vec<Entrusted>,
     /// Machines that wait for a remote shell of their own.
     queue: VecDeque<usize>,
+    /// Remote shells of their own that were started.
+    reached: usize,
 }
 
 impl Callers {
@@ -94,9 +96,9 @@ impl Callers {
         Ok(true)
     }
 
-    /// How many machines wait for a remote shell of their own.
-    pub(super) fn queued(&self) -> usize {
-        self.queue.len()
+    /// How many machines have got a remote shell of their own so far.
+    pub(super) fn reached(&self) -> usize {
+        self.reached
     }
 
     /// What has to be waited for.
@@ -160,7 +162,7 @@ impl Running {
         let mut missed: Vec<Missed> = starters.flat_map(Starter::hear).collect();
         missed.extend(self.left_over());
         missed.into_iter().for_each(|missed| self.reach_alone(missed));
-        if !self.remotes.iter().any(Remote::is_invited) {
+        if !self.remotes.iter().any(Remote::may_call) {
             self.callers.callbacks = None;
         }
     }
@@ -170,7 +172,7 @@ impl Running {
         let Some(way) = &self.plan.way else { return };
         let reason = match self.remotes.get_mut(number) {
             None => format!("there is no host with the number {number}"),
-            Some(remote) if !remote.is_invited() => {
+            Some(remote) if !remote.may_call() => {
                 format!("host {} has an agent already, or is not waited for", remote.name)
             }
             Some(remote) => match remote.called(connection, way.patience) {
@@ -207,12 +209,20 @@ impl Running {
         let Some(way) = &self.plan.way else { return };
         let under_way = self.remotes.iter().filter(|remote| remote.is_being_reached()).count();
         let how = (way.patience, self.signals.before);
-        for _ in under_way..AT_ONCE {
+        let mut room = AT_ONCE.saturating_sub(under_way);
+        while room > 0 {
             let Some(number) = self.callers.queue.pop_front() else { return };
-            if let Err(refusal) = self.remotes[number].reach(&way.shell, &way.tool, how) {
+            let remote = &mut self.remotes[number];
+            if !remote.is_queued() {
+                // Its agent has called after all.
+                continue;
+            }
+            if let Err(refusal) = remote.reach(&way.shell, &way.tool, how) {
                 self.failure.get_or_insert(refusal);
                 return;
             }
+            self.callers.reached += 1;
+            room -= 1;
         }
     }
 
@@ -242,9 +252,11 @@ impl Running {
         let Some(errand) = errands.find(is_it).filter(|e| e.numbers.contains(&number)) else {
             return;
         };
-        if !errand.missed.contains(&number) {
-            errand.missed.push(number);
+        // One that has called is not missed, whatever its parent knows.
+        if !self.remotes.get(number as usize).is_some_and(Remote::is_invited) {
+            return;
         }
+        errand.missed.push(number);
         let (parent, all) = (&self.remotes[by].name, errand.missed.len() == errand.numbers.len());
         let why = format!("host {parent} has reached none of the hosts that it was to start");
         let reason = format!("from host {parent}: {reason}");
@@ -273,8 +285,10 @@ impl Running {
             !is_gone
         });
         let waits = |number: usize| callers.waiting.contains(&(number as u32));
+        // Those only that call can start others.
         let comes = |(number, remote): (usize, &Remote)| {
-            matches!(remote.step, Step::Reaching | Step::Carrying) && !waits(number)
+            let can_start = remote.is_invited() || remote.has_called();
+            can_start && remote.step == Step::Reaching && !waits(number)
         };
         if !callers.waiting.is_empty() && !remotes.iter().enumerate().any(comes) {
             let reason = "no host can start it".to_owned();

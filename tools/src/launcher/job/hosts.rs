@@ -24,12 +24,12 @@ impl Running {
             return Err(self.abandon(refusal));
         }
         while self.failure.is_none() && self.remotes.iter().any(|r| self.is_awaited(r)) {
-            let queued = self.callers.queued();
+            let reached = self.callers.reached();
             self.turn();
             if let Err(refusal) = self.hand_out() {
                 self.failure.get_or_insert(refusal);
             }
-            if self.callers.queued() < queued {
+            if self.callers.reached() > reached {
                 deadline = Instant::now() + READY_MAX;
             }
             if Instant::now() >= deadline {

@@ -511,3 +511,7 @@ impl Server {
 #[cfg(test)]
 #[path = "relay_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "scale_tests.rs"]
+mod scale_tests;
