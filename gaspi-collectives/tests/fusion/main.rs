@@ -6,6 +6,7 @@ mod ranks;
 
 mod deaths;
 mod devices;
+mod drawn;
 mod ends;
 mod results;
 mod rounding;
@@ -26,6 +27,7 @@ fn main() -> std::process::ExitCode {
         rounding::tests(),
         deaths::tests(),
         devices::tests(),
+        drawn::tests(),
         ends::tests(),
         stall::tests(),
         trouble::tests(),
