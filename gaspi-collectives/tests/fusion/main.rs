@@ -8,6 +8,7 @@ mod deaths;
 mod devices;
 mod drawn;
 mod ends;
+mod freed;
 mod results;
 mod rounding;
 mod stall;
@@ -29,6 +30,7 @@ fn main() -> std::process::ExitCode {
         devices::tests(),
         drawn::tests(),
         ends::tests(),
+        freed::tests(),
         stall::tests(),
         trouble::tests(),
     ])
