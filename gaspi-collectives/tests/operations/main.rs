@@ -4,6 +4,7 @@
 #[path = "../../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
 
+mod counted;
 mod oracle;
 mod product;
 mod repeated;
@@ -16,7 +17,7 @@ use oracle::{Case, encode_all};
 use ranks::{LIMIT, Nodes};
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([tests(), product::tests(), repeated::tests()])
+    ranks::run_tests([tests(), counted::tests(), product::tests(), repeated::tests()])
 }
 
 /// The segment in which buffers lie, where they lie in one.
