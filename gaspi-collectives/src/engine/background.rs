@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use gaspi_core::os::process;
 use gaspi_core::{Deadline, Error, Result};
 
-use super::{Engine, Shared, TellsEnds};
+use super::{Engine, Shared, TellsEnds, given_up};
 use crate::exec::executor::{Driver, Executor};
 
 /// How long the background waits on a channel before it checks for other work.
@@ -106,12 +106,17 @@ impl Shared {
     }
 
     /// An executor with background operations.
-    fn background_executor(&self) -> Option<Arc<Executor>> {
+    pub(super) fn background_executor(&self) -> Option<Arc<Executor>> {
         self.active.find(|executor| executor.has_background().then(|| Arc::clone(executor)))
     }
 
     fn has_waiters(&self) -> bool {
         self.waiters.load(Ordering::Relaxed) > 0
+    }
+
+    /// How long the thread may wait for something else than what was given up.
+    fn wait_limit(&self) -> Duration {
+        if self.given_up.is_any() { given_up::LOOK } else { BACKGROUND_LIMIT }
     }
 
     /// Waits until there may be work.
@@ -122,6 +127,10 @@ impl Shared {
         if self.background_executor().is_none() {
             let mut work = self.work.lock();
             while !*work && !self.ending.load(Ordering::Acquire) {
+                if self.given_up.is_any() {
+                    work = self.started.wait_at_most(work, given_up::LOOK);
+                    break;
+                }
                 work = self.started.wait(work);
             }
             *work = false;
@@ -138,7 +147,7 @@ impl Shared {
             fence(Ordering::SeqCst);
         }
         if is_brief || self.has_waiters() {
-            let limit = if is_brief { BRIEF_REST * (1 << rests) } else { BACKGROUND_LIMIT };
+            let limit = if is_brief { BRIEF_REST * (1 << rests) } else { self.wait_limit() };
             let mut work = self.work.lock();
             if !*work && !self.ending.load(Ordering::Acquire) {
                 work = self.started.wait_at_most(work, limit);
@@ -158,6 +167,7 @@ impl Shared {
         let mut rests = 0;
         while !self.ending.load(Ordering::Acquire) {
             self.tell_ends();
+            self.carry_given_up_on();
             if looked.elapsed() >= BACKGROUND_LIMIT {
                 self.look_for_stalls();
                 looked = Instant::now();
@@ -172,7 +182,7 @@ impl Shared {
                 continue;
             }
             rests = 0;
-            let limit = Deadline::Never.at_most(BACKGROUND_LIMIT);
+            let limit = Deadline::Never.at_most(self.wait_limit());
             let ended = executor.channel.wait_in_background(limit, || {
                 self.progress(Driver::Background, |executor| executor.has_background());
                 let other_work = self.has_ends.load(Ordering::Relaxed)
@@ -225,5 +235,6 @@ impl Drop for Engine {
             // It ends within its limit. A panic was reported when it happened.
             let _ = thread.join();
         }
+        self.shared.end_given_up();
     }
 }

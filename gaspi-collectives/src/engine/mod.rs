@@ -2,6 +2,7 @@
 //! the table of handles, and the background thread.
 
 mod background;
+mod given_up;
 mod group_context;
 mod handles;
 mod operation;
@@ -26,6 +27,8 @@ use crate::plan::cache::PlanCache;
 use crate::plan::standard::StandardKey;
 use handles::Handles;
 
+use given_up::AllGivenUp;
+pub(crate) use given_up::{GivenUp, OperationGivenUp};
 pub(crate) use group_context::GroupContext;
 use group_context::{Contexts, LookupTable};
 pub(crate) use operation::{Operation, Repeat};
@@ -97,6 +100,7 @@ pub(crate) struct Shared {
     /// Who tells the program of ends, and whether there is something to tell.
     tellers: Mutex<Vec<Weak<dyn TellsEnds>>>,
     has_ends: AtomicBool,
+    given_up: AllGivenUp,
     /// Executors with active operations.
     active: Arc<ActiveExecutors>,
 }

@@ -10,12 +10,12 @@ use gaspi_core::{Deadline, DeviceBuffer, Result};
 use super::Shared;
 use crate::exec::buffers::{Arithmetic, Buffers};
 use crate::exec::completion::Completion;
-use crate::exec::executor::Executor;
+use crate::exec::executor::{Driver, Executor};
 use crate::exec::pack::PackBuffers;
 use crate::plan::Plan;
 
 /// How long an operation that is given up may still end by itself.
-const FINISH_LIMIT: Duration = Duration::from_millis(100);
+pub(super) const FINISH_LIMIT: Duration = Duration::from_millis(100);
 /// How often a thread that waits for other members to let go of memory says so.
 const REPORT: Duration = Duration::from_secs(5);
 
@@ -143,8 +143,7 @@ impl Operation {
     /// more, and no other member does, except as [`Completion::is_still_used`] says.
     #[cold]
     pub(crate) fn give_up(&self, shared: &Shared) {
-        let is_active = |operation: &Operation| operation.completion.is_active();
-        if !is_active(self) && !self.rest.iter().any(is_active) {
+        if !self.is_active() {
             return;
         }
         let begin = Deadline::Never.at_most(FINISH_LIMIT);
@@ -153,6 +152,41 @@ impl Operation {
         }
         self.cancel(shared);
         self.rest.iter().for_each(|part| part.cancel(shared));
+    }
+
+    /// It and its parts.
+    fn parts(&self) -> impl Iterator<Item = &Operation> {
+        std::iter::once(self).chain(&self.rest)
+    }
+
+    /// Whether it or a part of it is active.
+    pub(crate) fn is_active(&self) -> bool {
+        self.parts().any(|part| part.completion.is_active())
+    }
+
+    /// Carries it on as far as it goes without waiting.
+    #[cold]
+    pub(super) fn carry_on(&self) {
+        for part in self.parts().filter(|part| part.completion.is_active()) {
+            part.executor.progress(Driver::Other);
+            part.executor.look_around();
+        }
+    }
+
+    /// Has it fail, as far as it has not ended, and waits for nothing: its memory may be used
+    /// until it is no longer active.
+    #[cold]
+    pub(crate) fn cancel_at_once(&self) {
+        self.parts().for_each(|part| part.executor.cancel(&part.completion));
+    }
+
+    /// Whether its memory may be used, by this rank or by others that let go of it. Behind others
+    /// of its channel one that is cancelled does not use it.
+    pub(super) fn needs_memory(&self, is_cancelled: bool) -> bool {
+        self.parts().any(|part| {
+            part.completion.is_active()
+                && (!is_cancelled || part.executor.is_first(&part.completion))
+        })
     }
 
     /// Has it fail, as far as it has not ended, and waits until its memory is free.

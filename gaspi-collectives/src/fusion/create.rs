@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
 
 use gaspi_core::{
     Channel, ChannelSpec, DataSpec, Deadline, Error, GroupId, Rank, Result, Runtime, SharedData,
@@ -24,7 +23,7 @@ use crate::algorithms::Algorithm;
 use crate::checked_request::CheckedRequest;
 use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
-use crate::engine::{Engine, Shared};
+use crate::engine::Engine;
 use crate::exec::completion::Completion;
 use crate::kernel::Target;
 use crate::mode::Mode;
@@ -472,31 +471,5 @@ fn request(bucket: &BucketLayout, options: &Options) -> Request {
         algorithm: options.algorithm,
         mode: options.mode,
         background: options.background,
-    }
-}
-
-/// How long all-reduces that are under way may still end by themselves when a fused buffer is
-/// freed.
-const FINISH_LIMIT: Duration = Duration::from_millis(100);
-/// How long one that was given up waits for members that still use its memory.
-const QUIESCE_LIMIT: Duration = Duration::from_secs(5);
-
-/// Ends what is under way. Afterwards this rank touches the memory no more.
-pub(super) fn close(shared: &Shared, buckets: &[Bucket]) {
-    let limit = Deadline::Never.at_most(FINISH_LIMIT);
-    let active = || buckets.iter().filter(|bucket| bucket.completion.is_active());
-    for bucket in active() {
-        let _ = shared.wait(&bucket.executor, &bucket.completion, limit);
-    }
-    active().for_each(|bucket| bucket.executor.cancel(&bucket.completion));
-    let limit = Deadline::Never.at_most(QUIESCE_LIMIT);
-    for bucket in active() {
-        let _ = shared.wait(&bucket.executor, &bucket.completion, limit);
-    }
-    for bucket in buckets {
-        shared.close(&bucket.executor);
-        if bucket.is_still_used() {
-            bucket.memory.abandon();
-        }
     }
 }

@@ -9,8 +9,8 @@ use gaspi_core::sync::epoch;
 use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout, may_wait};
 
 use super::bucket::Bucket;
+use super::close::{self, Closing};
 use super::countdown::Claim;
-use super::create;
 use super::direct::Direct;
 use super::ends::{Ends, OnEnd};
 use super::layout::{Layout, Place};
@@ -422,10 +422,16 @@ impl Fused {
 }
 
 impl Fused {
-    /// Ends what is under way, and tells nobody.
-    pub(super) fn close(&self) {
+    /// Ends what is under way, and tells nobody. In a function of the program that may not wait it
+    /// ends later.
+    pub(super) fn close(self: &Arc<Fused>) {
         self.set_function(None);
-        create::close(&self.shared, &self.buckets);
+        if epoch::is_in_callback() {
+            let closing = Closing { fused: Arc::clone(self), is_cancelled: false };
+            self.shared.end_later(Box::new(closing));
+        } else {
+            close::close(&self.shared, &self.buckets);
+        }
     }
 }
 

@@ -9,6 +9,7 @@
 //! last submit of the next, and never where a result is lent ([`memory`]).
 
 mod bucket;
+mod close;
 #[doc(hidden)]
 pub mod countdown;
 mod create;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use gaspi_core::sync::epoch;
 use gaspi_core::{Error, GroupId, Result, Runtime, Timeout, may_wait};
 
 use crate::algorithms::Algorithm;
@@ -117,6 +119,10 @@ pub struct Fusion<'r> {
 impl Drop for Fusion<'_> {
     fn drop(&mut self) {
         if self.frees {
+            if epoch::is_in_callback() {
+                // It ends with the rank if there is no thread.
+                let _ = Engine::of(self.rt).start_background_thread();
+            }
             self.fused.close();
         }
     }

@@ -10,11 +10,12 @@ mod typed_request;
 use std::fmt;
 use std::sync::Arc;
 
+use gaspi_core::sync::epoch;
 use gaspi_core::{Error, GroupId, Result, Runtime, Timeout, may_wait};
 
 use crate::broadcast_list::{self, BroadcastList};
 use crate::datatype::Element;
-use crate::engine::{Engine, Operation, Shared};
+use crate::engine::{Engine, Operation, OperationGivenUp, Shared};
 use crate::operations::{self, MemoryTerms};
 use crate::request::Request;
 
@@ -37,9 +38,14 @@ impl<'b, T> Run<'b, T> {
         Run { shared, operation: Arc::new(operation), operands }
     }
 
-    /// Gives the operation up if it has not ended.
+    /// Gives the operation up if it has not ended. In a function of the program that may not wait
+    /// its memory may be used until it is no longer active.
     fn give_up(&self) {
-        self.operation.give_up(&self.shared);
+        if epoch::is_in_callback() {
+            self.operation.cancel_at_once();
+        } else {
+            self.operation.give_up(&self.shared);
+        }
     }
 
     fn wait(&self, timeout: Timeout) -> Result<&[T]> {
@@ -51,7 +57,8 @@ impl<'b, T> Run<'b, T> {
     /// Whether the memory is this rank's again. If not at once, the operation is given up.
     fn has_memory(&self) -> bool {
         self.give_up();
-        !self.operation.is_still_used()
+        let is_used = epoch::is_in_callback() && self.operation.is_active();
+        !is_used && !self.operation.is_still_used()
     }
 
     fn output(&self) -> &[T] {
@@ -70,8 +77,24 @@ impl<'b, T> Run<'b, T> {
     }
 }
 
+impl<T> Run<'_, T> {
+    /// Leaves the operation, and what it owns, to the library's thread. What it borrows is borrowed
+    /// for ever: no function that may not wait has anything else.
+    #[cold]
+    fn end_later(&mut self) {
+        let Operands { send, receive } = &mut self.operands;
+        let memory = [send.as_mut(), Some(receive)].map(|one| one.and_then(Operand::take_owned));
+        let (operation, memory) = (Arc::clone(&self.operation), Some(memory));
+        let given_up = OperationGivenUp { operation, memory, is_cancelled: false };
+        self.shared.end_later(Box::new(given_up));
+    }
+}
+
 impl<T> Drop for Run<'_, T> {
     fn drop(&mut self) {
+        if epoch::is_in_callback() && self.operation.is_active() {
+            return self.end_later();
+        }
         let has_memory = self.has_memory();
         if self.operation.is_prepared() {
             self.shared.close(&self.operation.executor);
@@ -200,6 +223,10 @@ enum Held<'p, T> {
 ///    at most 2 s, and leaked if that was not enough. *Borrowed* memory is waited for as long as it
 ///    takes, which is only long where a rank neither dies nor calls the library any more.
 ///
+/// In a function that is told of ends ([`Fusion::on_end`](crate::fusion::Fusion::on_end)) it does
+/// not wait: the library's thread ends the operation behind it, and frees owned memory. One of a
+/// [`Prepared`] fails at once there, and its memory is empty until it has ended.
+///
 /// A value that is leaked ([`std::mem::forget`]) frees nothing; a [`scope`] gives up its operations
 /// at its end, whatever became of their values.
 ///
@@ -262,7 +289,10 @@ impl<T: Element> Started<'_, T> {
 
 impl<T> Drop for Started<'_, T> {
     fn drop(&mut self) {
-        self.run().give_up();
+        // One that owns its operation gives that up with it.
+        if let Held::Lent(run) = &self.0 {
+            run.give_up();
+        }
     }
 }
 
@@ -381,8 +411,8 @@ const NOTHING: Operands<'static, ()> = Operands { send: None, receive: Operand::
 /// As [`prepare`].
 ///
 /// # Safety
-/// The value is dropped, not leaked, before the memory of the request is freed. While the operation
-/// is active, nobody else writes to the send memory or uses the receive memory.
+/// The value is dropped, not leaked, before the memory of the request is freed, and not in a
+/// function that is told of ends, where a drop does not wait. While the operation is active, nobody else writes to the send memory or uses the receive memory.
 pub unsafe fn prepare_raw(
     rt: &Runtime,
     group: GroupId,

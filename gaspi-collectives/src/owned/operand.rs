@@ -1,5 +1,6 @@
 //! Memory of an operation, owned or borrowed.
 
+use std::alloc::Layout;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -61,6 +62,18 @@ impl<'b, T> Operand<'b, T> {
         self.owned
     }
 
+    /// What is owned, to be freed by whoever takes it; nothing of what is borrowed.
+    pub(super) fn take_owned(&mut self) -> Option<Owned> {
+        let is_owned = std::mem::replace(&mut self.owned, false);
+        is_owned.then(|| {
+            let elements = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len);
+            // SAFETY: it was made from a box, which nothing else frees from now on. Only its length
+            // is looked at.
+            let layout = unsafe { Layout::for_value(&*elements) };
+            Owned { start: self.start.cast(), layout }
+        })
+    }
+
     /// Never frees the memory.
     pub(super) fn leak(&mut self) {
         self.owned = false;
@@ -77,6 +90,25 @@ impl<T: Element> Operand<'_, T> {
         let elements = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.len);
         // SAFETY: it was made from a box, which nothing else frees from now on.
         unsafe { Box::from_raw(elements) }.into_vec()
+    }
+}
+
+/// The memory of elements that need no drop, whatever their type.
+#[derive(Debug)]
+pub(super) struct Owned {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: nobody looks at the elements any more.
+unsafe impl Send for Owned {}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if self.layout.size() > 0 {
+            // SAFETY: it was made as a box of that layout, and operations on it have ended.
+            unsafe { std::alloc::dealloc(self.start.as_ptr(), self.layout) };
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
 use gaspi_core::sync::Mutex;
-use gaspi_core::{GroupId, Runtime, Timeout};
+use gaspi_core::{GroupId, Runtime, Timeout, outside_callback};
 
 use super::{Begin, Held, NotStarted, Prepared, Run, Started, TypedRequest, begin};
 use crate::engine::{Engine, Operation};
@@ -114,6 +114,10 @@ impl<'scope> Scope<'scope, '_> {
         request: TypedRequest<'scope, T>,
         timeout: Timeout,
     ) -> Result<Run<'scope, T>, NotStarted<'scope, T>> {
+        // Its end would have to wait.
+        if let Err(error) = outside_callback("an operation on borrowed memory") {
+            return Err(NotStarted { error, request: Box::new(request) });
+        }
         // SAFETY: the memory outlives the scope, at whose end its operations are given up.
         let run = unsafe { begin(how, self.rt, group, request, timeout) }?;
         let mut operations = self.operations.lock();

@@ -7,6 +7,7 @@ mod ranks;
 mod deaths;
 mod devices;
 mod drawn;
+mod drops;
 mod ends;
 mod freed;
 mod results;
@@ -29,6 +30,7 @@ fn main() -> std::process::ExitCode {
         deaths::tests(),
         devices::tests(),
         drawn::tests(),
+        drops::tests(),
         ends::tests(),
         freed::tests(),
         stall::tests(),

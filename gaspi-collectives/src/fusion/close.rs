@@ -1,0 +1,68 @@
+//! The end of a fused buffer: what is under way ends by itself or is given up.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use gaspi_core::Deadline;
+
+use super::bucket::Bucket;
+use super::fused::Fused;
+use crate::engine::{GivenUp, Shared};
+use crate::exec::executor::Driver;
+
+/// How long all-reduces that are under way may still end by themselves when a fused buffer is
+/// freed.
+const FINISH_LIMIT: Duration = Duration::from_millis(100);
+/// How long one that was given up waits for members that still use its memory.
+const QUIESCE_LIMIT: Duration = Duration::from_secs(5);
+
+/// Ends what is under way. Afterwards this rank touches the memory no more.
+pub(super) fn close(shared: &Shared, buckets: &[Bucket]) {
+    let limit = Deadline::Never.at_most(FINISH_LIMIT);
+    let active = || buckets.iter().filter(|bucket| bucket.completion.is_active());
+    for bucket in active() {
+        let _ = shared.wait(&bucket.executor, &bucket.completion, limit);
+    }
+    active().for_each(|bucket| bucket.executor.cancel(&bucket.completion));
+    let limit = Deadline::Never.at_most(QUIESCE_LIMIT);
+    for bucket in active() {
+        let _ = shared.wait(&bucket.executor, &bucket.completion, limit);
+    }
+    let_go(shared, buckets);
+}
+
+fn let_go(shared: &Shared, buckets: &[Bucket]) {
+    for bucket in buckets {
+        shared.close(&bucket.executor);
+        if bucket.is_still_used() {
+            bucket.memory.abandon();
+        }
+    }
+}
+
+/// A fused buffer that was given up where nothing may wait. It ends as [`close`] has it end.
+#[derive(Debug)]
+pub(super) struct Closing {
+    pub(super) fused: Arc<Fused>,
+    pub(super) is_cancelled: bool,
+}
+
+impl GivenUp for Closing {
+    fn carry_on(&mut self, shared: &Shared, since: Duration) -> bool {
+        let buckets = &self.fused.buckets;
+        let active = || buckets.iter().filter(|bucket| bucket.completion.is_active());
+        for bucket in active() {
+            bucket.executor.progress(Driver::Other);
+            bucket.executor.look_around();
+        }
+        if since >= FINISH_LIMIT && !self.is_cancelled {
+            active().for_each(|bucket| bucket.executor.cancel(&bucket.completion));
+            self.is_cancelled = true;
+        }
+        if active().next().is_some() && since < FINISH_LIMIT + QUIESCE_LIMIT {
+            return false;
+        }
+        let_go(shared, buckets);
+        true
+    }
+}
