@@ -1,9 +1,11 @@
 //! Fused buffers when something is wrong.
 
 use super::*;
+use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::fusion::handles;
 use gaspi_collectives::{Mode, Operation};
 use gaspi_core::{Config, Error, Rank, Timeout};
+use ranks::Nodes;
 
 macro_rules! fails {
     ($call:expr, $error:pat, $text:expr) => {
@@ -93,6 +95,66 @@ fn what_is_wrong_with_arguments_is_said() {
         fails!(fusion.release(0, place), Error::Number { .. }, "no result of tensor 0");
         fails!(fusion.bucket(2), Error::Number { .. }, "no elements");
         wait(&fusion, 2, 0);
+    });
+}
+
+/// Each is refused on all ranks, and the next one works.
+fn what_is_not_allowed_is_an_error_on_all() {
+    ranks::run(3, |rt| {
+        let tensors = [DataType::F32, DataType::I32, DataType::F16, DataType::F64];
+        let tensors = tensors.map(|ty| Tensor { count: 21, ty });
+        let plain = Options::default();
+        let make = |options: &Options| Fusion::create(rt, &tensors, ALL, options, LIMIT);
+        for operation in [Operation::Product, Operation::And, Operation::Or, Operation::Xor] {
+            let text = format!("not {operation}");
+            fails!(make(&Options { operation, ..plain.clone() }), Error::Unsupported { .. }, &text);
+        }
+        for ty in
+            DataType::ALL.into_iter().filter(|ty| ![DataType::F16, DataType::Bf16].contains(ty))
+        {
+            let text = format!("not as {ty}");
+            let options = Options { wire: Some(ty), ..plain.clone() };
+            fails!(make(&options), Error::Unsupported { .. }, &text);
+        }
+        for contributions in [0, 32_768, u32::MAX] {
+            let options = Options { contributions, ..plain.clone() };
+            fails!(make(&options), Error::Number { .. }, "1 to 32767");
+        }
+        for algorithm in Algorithm::ALL {
+            let options = Options { algorithm: Some(algorithm), ..plain.clone() };
+            if !algorithm.serves(Collective::Allreduce) {
+                let text = format!("algorithm {algorithm} does not serve allreduce");
+                fails!(make(&options), Error::Unsupported { .. }, &text);
+            } else if algorithm == Algorithm::Inline && Nodes::of_this_test() == Nodes::One {
+                // Lines have room for 48 bytes.
+                fails!(make(&options), Error::Unsupported { .. }, "but not blocks of that size");
+            } else if algorithm.requires_one_node() && Nodes::of_this_test() != Nodes::One {
+                let text = format!("algorithm {algorithm} needs all members on one node");
+                fails!(make(&options), Error::Unsupported { .. }, &text);
+            } else {
+                drop(make(&options).expect("a fused buffer"));
+            }
+        }
+        // A submit that is refused has not happened.
+        let fusion = make(&plain).expect("a fused buffer");
+        let zeroes = [0u8; 21 * 8];
+        let scales = [(1, 0.5), (1, f64::NAN), (1, f64::INFINITY), (1, 1e300)];
+        for step in 0..2 {
+            for (tensor, scale) in scales {
+                // SAFETY: as many bytes as any of the tensors has.
+                let submitted = unsafe { fusion.submit(tensor, zeroes.as_ptr(), scale) };
+                fails!(submitted, Error::Unsupported { .. }, "multiplied by integers");
+            }
+            for tensor in 0..tensors.len() {
+                // SAFETY: as many bytes as any of the tensors has.
+                unsafe { fusion.submit(tensor, zeroes.as_ptr(), 1.0) }.expect("submitted");
+            }
+            for tensor in 0..tensors.len() {
+                // SAFETY: nothing is written.
+                let waited = unsafe { fusion.wait(tensor, std::ptr::null_mut(), LIMIT) };
+                waited.unwrap_or_else(|error| panic!("step {step}: {error}"));
+            }
+        }
     });
 }
 
@@ -266,6 +328,7 @@ tests! {
         creation_on_a_new_group_of_the_same_id_starts_anew,
         declarations_that_differ_are_told_on_all,
         what_is_wrong_with_arguments_is_said,
+        what_is_not_allowed_is_an_error_on_all,
         a_dead_rank_ends_what_is_pending,
         a_rank_frees_in_the_middle_of_a_step,
         creation_goes_on_after_a_timeout;
