@@ -861,7 +861,8 @@ gaspi_return_t gaspi_fusion_release(gaspi_fusion_t fusion, gaspi_size_t tensor,
 /**
  * The place of a tensor in the fused buffer, aligned to 64 bytes and always the same. The program
  * may write there from the end of a step until it submits the tensor again. Unless results of the
- * bucket are lent when a step begins, its sum comes there too. A result that is lent there changes
+ * bucket are lent when a step begins, its sum comes there too; that of an F32 which travels as F16
+ * or BF16 only where this is the result of gaspi_fusion_wait. A result that is lent there changes
  * if the program writes there.
  * @return GASPI_SUCCESS; GASPI_ERR_NULLPTR; GASPI_ERR_INV_NUM
  */

@@ -107,6 +107,11 @@ impl Default for Options {
 ///
 /// Each step, every rank submits each tensor, in any order and from any thread, and waits for those
 /// that it needs. A tensor can be submitted again when its bucket has ended.
+///
+/// Dropping it frees it. What is under way may still end by itself for a moment (100 ms), then it
+/// is given up, which is an error on the other ranks. The drop returns when no other rank can use
+/// the memory any more, or after 5 s, when the memory stays as it is. In a function that is told of
+/// ends it does not wait: the library's thread does all that behind it.
 #[derive(Debug)]
 #[must_use = "dropping a fused buffer frees it"]
 pub struct Fusion<'r> {
@@ -247,8 +252,9 @@ impl<'r> Fusion<'r> {
     /// The place of a tensor in the fused buffer, aligned to 64 bytes and always the same.
     /// Submitting it copies nothing, or just converts where another type travels. The program may
     /// write there from the end of a step until it submits the tensor again. Unless results of the
-    /// bucket are lent when a step begins, its sum comes there too. A result that is lent there
-    /// changes if the program writes there.
+    /// bucket are lent when a step begins, its sum comes there too; where another type travels only
+    /// if it is the result of [`wait`](Fusion::wait). A result that is lent there changes if the
+    /// program writes there.
     ///
     /// # Errors
     /// [`Error::Number`]: there is no such tensor.
@@ -287,7 +293,8 @@ impl<'r> Fusion<'r> {
     /// Has a function told of each bucket that ends, or fails, by whatever thread finds out, one of
     /// the library among them. It may submit, test and take results of what has ended. All else
     /// that may wait is [`Error::Unsupported`] there at once and begins nothing, unless its timeout
-    /// is [`Timeout::Test`]. A former function is not called any more when this returns.
+    /// is [`Timeout::Test`]. Fused buffers and operations that are dropped there end behind it. A
+    /// former function is not called any more when this returns.
     ///
     /// # Errors
     /// [`Error::System`]: the thread of the library cannot be started.

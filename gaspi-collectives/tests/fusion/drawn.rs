@@ -511,7 +511,7 @@ fn each_combination_of_what_can_be_told() {
         let mut nth = 0;
         cases.retain(|case| {
             nth += 1;
-            is_full() || mixed(&[case.seed, nth, n as usize]) % ONE_OF == 0
+            is_full() || mixed(&[case.seed, nth, n as usize]).is_multiple_of(ONE_OF)
         });
         cases.chunks(OF_A_JOB).for_each(|cases| run_cases(n, cases));
     }

@@ -207,6 +207,29 @@ fn each_tensor_of_a_bucket_tells_of_its_end() {
     });
 }
 
+/// Before that its place holds what the program has put there.
+fn a_sum_that_travels_otherwise_comes_to_its_place_when_it_is_asked_for() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        let fusion = one_bucket(rt, Some(DataType::F16));
+        let place = fusion.tensor_ptr(0).expect("a place");
+        for step in 0..3 {
+            let own = contribution(me, 0, step, COUNTS[0]);
+            // SAFETY: the tensor's own place, which is not under way.
+            unsafe { place.cast::<f32>().copy_from_nonoverlapping(own.as_ptr(), own.len()) };
+            // SAFETY: so is this.
+            unsafe { fusion.submit(0, place, 1.0) }.expect("submitted");
+            submit_step(&fusion, me, 1, step);
+            // SAFETY: nothing is written.
+            unsafe { fusion.wait(0, std::ptr::null_mut(), LIMIT) }.expect("ended");
+            assert_eq!(read(place, COUNTS[0]), own);
+            // SAFETY: the tensor's own place.
+            unsafe { fusion.wait(0, place, LIMIT) }.expect("ended");
+            assert_eq!(read(place, COUNTS[0]), expected(0, step));
+        }
+    });
+}
+
 fn counter(rt: &Runtime, name: &str) -> u64 {
     let is_it = |number: &u32| Runtime::statistic_info(*number).expect("one").name == name;
     let number = (0..rt.statistic_num()).find(is_it).expect("a counter of that name");
@@ -302,6 +325,7 @@ tests! {
         a_sum_stays_while_others_are_submitted_again,
         a_result_is_released_by_its_tensor_as_often_as_it_was_lent,
         sums_come_back_to_their_places_once_all_is_released,
+        a_sum_that_travels_otherwise_comes_to_its_place_when_it_is_asked_for,
         a_place_serves_for_the_first_contribution_only,
         each_tensor_of_a_bucket_tells_of_its_end,
         no_sum_is_written_over_other_tensors,
