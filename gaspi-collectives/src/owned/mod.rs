@@ -412,7 +412,8 @@ const NOTHING: Operands<'static, ()> = Operands { send: None, receive: Operand::
 ///
 /// # Safety
 /// The value is dropped, not leaked, before the memory of the request is freed, and not in a
-/// function that is told of ends, where a drop does not wait. While the operation is active, nobody else writes to the send memory or uses the receive memory.
+/// function that is told of ends, where a drop does not wait. While the operation is active, nobody
+/// else writes to the send memory or uses the receive memory.
 pub unsafe fn prepare_raw(
     rt: &Runtime,
     group: GroupId,

@@ -180,8 +180,8 @@ impl Round<'_> {
         let found = if is_freer { changed(&memory) } else { None };
         assert!(
             found.is_none(),
-            "GASPI_TEST_SEED={}: piece and element {found:?} were written behind the free; submitted \
-             before: {before:?}, results lent: {lends}, the others in the step: {is_begun}",
+            "GASPI_TEST_SEED={}: piece and element {found:?} were written behind the free; \
+             submitted before: {before:?}, results lent: {lends}, the others in the step: {is_begun}",
             self.seed
         );
         self.together.wait();

@@ -87,6 +87,13 @@ impl AbortNotice {
         self.sum.store(sum(number, words), Ordering::Relaxed);
     }
 
+    /// There is none. A former one of the same number must not be taken for the next one whose
+    /// number alone has been written, so its sum goes too.
+    pub(super) fn clear(&self) {
+        self.number.store(0, Ordering::Relaxed);
+        self.sum.store(0, Ordering::Relaxed);
+    }
+
     /// Its number and its words.
     fn read(&self) -> Option<(u64, [u64; WORDS])> {
         for _ in 0..LOOKS {
@@ -234,6 +241,25 @@ mod tests {
         // Those of the first node have few elsewhere, but those of the other one have not.
         assert!(!has_few_far(&nodes(&[20, 12])) && !has_few_far(&nodes(&[17, 1])));
         assert!(!has_few_far(&nodes(&[1; 18])));
+    }
+
+    #[test]
+    fn a_former_notice_is_none_while_the_next_one_is_written() {
+        let notice = AbortNotice {
+            number: AtomicU64::new(0),
+            words: Default::default(),
+            sum: AtomicU64::new(0),
+        };
+        notice.write(1, [1, 2, 3, 4, 5, 6]);
+        notice.clear();
+        assert_eq!(notice.read(), None);
+        // As far as its writer may have come.
+        notice.number.store(1, Ordering::Relaxed);
+        assert_eq!(notice.read(), None);
+        notice.words[0].store(7, Ordering::Relaxed);
+        assert_eq!(notice.read(), None);
+        notice.write(1, [7; WORDS]);
+        assert_eq!(notice.read(), Some((1, [7; WORDS])));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! sends something, but where data may go by devices alone, which have to know each other. All of
 //! it can be continued after a timeout, as with segments made by a group.
 
+use super::abort_notice::AbortNotice;
 use super::abort_notice::{Notices, has_few_far};
 use super::arena::Reserved;
 use super::arrivals::ArrivalSlots;
@@ -121,15 +122,20 @@ impl Inner {
             for part in &all.parts {
                 let (start, layout) = (start.wrapping_add(part.bytes_at as usize), part.layout);
                 let notices = (0..ranks.len()).map(|member| layout.received_notice(member));
-                let firsts = [layout.arrival_slot(0), layout.arrival_slot(1), layout.notice()];
+                for offset in notices.chain([layout.notice()]) {
+                    let notice = start.wrapping_add(offset as usize).cast::<AbortNotice>();
+                    // SAFETY: inside of the range, aligned, and nobody else knows it yet.
+                    unsafe { &*notice }.clear();
+                }
+                let firsts = [layout.arrival_slot(0), layout.arrival_slot(1)];
                 let counts = layout.arrival_counts().map(|counts| [counts, counts + 8]);
                 let of_all = layout.slots_of_all().filter(|_| call.me() == 0);
                 let of_all = of_all.into_iter().flatten().step_by(LINE as usize);
-                let words = firsts.into_iter().chain(notices).chain(of_all);
+                let words = firsts.into_iter().chain(of_all);
                 let words = words.chain(counts.into_iter().flatten());
                 for offset in words {
                     let number = start.wrapping_add(offset as usize).cast::<AtomicU64>();
-                    // The number of a line or a notice is its first word.
+                    // The number of a line is its first word.
                     // SAFETY: inside of the range, aligned, and nobody else knows it yet.
                     let number = unsafe { &*number };
                     // Relaxed: published by the arrival.
