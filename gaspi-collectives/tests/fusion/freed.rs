@@ -181,7 +181,7 @@ impl Round<'_> {
         assert!(
             found.is_none(),
             "GASPI_TEST_SEED={}: piece and element {found:?} were written behind the free; \
-             submitted before: {before:?}, results lent: {lends}, the others in the step: {is_begun}",
+             submitted before: {before:?}, results lent: {lends}, others begun: {is_begun}",
             self.seed
         );
         self.together.wait();
