@@ -173,7 +173,7 @@ fn an_agent_that_is_gone_is_its_host_lost() {
     let far = Far::srun("", SRUN_EACH);
     let gate = gate(far.directory.path());
     let text = format!(
-        "exec 3<> {}; [ $GASPI_RANK = 3 ] && kill -KILL $PPID; {PLACE}; {AWAIT}",
+        "exec 3<> {}; [ $GASPI_RANK = 3 ] && kill -KILL $PPID && exec sleep 1000; {PLACE}; {AWAIT}",
         gate.display()
     );
     let mut run = Run::start(command(&far, &["--hosts", MIXED, "sh", "-c", &text]));

@@ -183,9 +183,11 @@ impl Shared {
             }
             rests = 0;
             let limit = Deadline::Never.at_most(self.wait_limit());
+            let looks_after_any = self.given_up.is_any();
             let ended = executor.channel.wait_in_background(limit, || {
                 self.progress(Driver::Background, |executor| executor.has_background());
                 let other_work = self.has_ends.load(Ordering::Relaxed)
+                    || !looks_after_any && self.given_up.is_any()
                     || self.has_waiters()
                     || self.ending.load(Ordering::Acquire);
                 (!executor.has_background() || other_work).then_some(())

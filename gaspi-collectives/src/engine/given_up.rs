@@ -22,14 +22,22 @@ const LAST_LIMIT: Duration = Duration::from_secs(6);
 
 /// Something that was given up and is not ended yet.
 pub(crate) trait GivenUp: fmt::Debug + Send {
-    /// Carries it on without a wait, so long after it was given up. True at its end.
+    /// Carries it on without a wait, so long after the first time. True at its end.
     fn carry_on(&mut self, shared: &Shared, since: Duration) -> bool;
+}
+
+/// One of all.
+#[derive(Debug)]
+struct Entry {
+    /// When it was looked at first: a function of the program that runs on may put that off.
+    begin: Option<Instant>,
+    given_up: Box<dyn GivenUp>,
 }
 
 /// All that was given up.
 #[derive(Debug, Default)]
 pub(super) struct AllGivenUp {
-    left: Mutex<Vec<(Instant, Box<dyn GivenUp>)>>,
+    left: Mutex<Vec<Entry>>,
     is_any: AtomicBool,
 }
 
@@ -42,7 +50,7 @@ impl AllGivenUp {
 
     fn add(&self, given_up: Box<dyn GivenUp>) {
         let mut left = self.left.lock();
-        left.push((Instant::now(), given_up));
+        left.push(Entry { begin: None, given_up });
         // Relaxed: changed under the lock.
         self.is_any.store(true, Ordering::Relaxed);
     }
@@ -54,7 +62,10 @@ impl AllGivenUp {
         }
         // Without the lock: what ends may own things of the program, which may give up others.
         let mut all = std::mem::take(&mut *self.left.lock());
-        all.retain_mut(|(begin, given_up)| !given_up.carry_on(shared, begin.elapsed()));
+        all.retain_mut(|entry| {
+            let begin = entry.begin.get_or_insert_with(Instant::now);
+            !entry.given_up.carry_on(shared, begin.elapsed())
+        });
         let mut left = self.left.lock();
         left.append(&mut all);
         self.is_any.store(!left.is_empty(), Ordering::Relaxed);

@@ -1,7 +1,7 @@
 //! The end of a fused buffer: what is under way ends by itself or is given up.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use gaspi_core::Deadline;
 
@@ -44,7 +44,8 @@ fn let_go(shared: &Shared, buckets: &[Bucket]) {
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) fused: Arc<Fused>,
-    pub(super) is_cancelled: bool,
+    /// When what had not ended was cancelled.
+    pub(super) cancelled: Option<Instant>,
 }
 
 impl GivenUp for Closing {
@@ -55,11 +56,12 @@ impl GivenUp for Closing {
             bucket.executor.progress(Driver::Other);
             bucket.executor.look_around();
         }
-        if since >= FINISH_LIMIT && !self.is_cancelled {
+        if since >= FINISH_LIMIT && self.cancelled.is_none() {
             active().for_each(|bucket| bucket.executor.cancel(&bucket.completion));
-            self.is_cancelled = true;
+            self.cancelled = Some(Instant::now());
         }
-        if active().next().is_some() && since < FINISH_LIMIT + QUIESCE_LIMIT {
+        let quiesces = self.cancelled.is_none_or(|at| at.elapsed() < QUIESCE_LIMIT);
+        if quiesces && active().next().is_some() {
             return false;
         }
         let_go(shared, buckets);

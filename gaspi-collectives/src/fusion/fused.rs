@@ -427,7 +427,7 @@ impl Fused {
     pub(super) fn close(self: &Arc<Fused>) {
         self.set_function(None);
         if epoch::is_in_callback() {
-            let closing = Closing { fused: Arc::clone(self), is_cancelled: false };
+            let closing = Closing { fused: Arc::clone(self), cancelled: None };
             self.shared.end_later(Box::new(closing));
         } else {
             close::close(&self.shared, &self.buckets);

@@ -34,25 +34,30 @@ enum Reached {
 pub(crate) struct StartStatus {
     hosts: Arc<[Arc<str>]>,
     reached: Vec<Reached>,
+    /// Ranks on which the launcher is still at work: a start asks that for each rank that joins.
+    at_work: usize,
 }
 
 impl StartStatus {
     /// Of the ranks on `hosts`, by rank.
     pub(crate) fn new(hosts: Arc<[Arc<str>]>) -> StartStatus {
         let reached = vec![Reached::Unseen; hosts.len()];
-        StartStatus { hosts, reached }
+        StartStatus { hosts, reached, at_work: 0 }
     }
 
     pub(crate) fn stage(&mut self, rank: Rank, stage: StartStage) {
-        if let Some(reached) = self.reached.get_mut(rank.index()) {
-            *reached = Reached::Stage(stage);
-        }
+        self.set(rank, Reached::Stage(stage));
     }
 
     pub(crate) fn started(&mut self, rank: Rank, pid: i32) {
-        if let Some(reached) = self.reached.get_mut(rank.index()) {
-            *reached = Reached::Started(pid);
-        }
+        self.set(rank, Reached::Started(pid));
+    }
+
+    fn set(&mut self, rank: Rank, to: Reached) {
+        let Some(reached) = self.reached.get_mut(rank.index()) else { return };
+        let is_at_work = |reached: Reached| usize::from(matches!(reached, Reached::Stage(_)));
+        self.at_work = self.at_work + is_at_work(to) - is_at_work(*reached);
+        *reached = to;
     }
 
     /// The process that the launcher started as `rank`.
@@ -70,7 +75,7 @@ impl StartStatus {
 
     /// Whether the launcher is still at work on a rank.
     pub(crate) fn is_starting(&self) -> bool {
-        self.reached.iter().any(|reached| matches!(reached, Reached::Stage(_)))
+        self.at_work > 0
     }
 
     /// The `missing` ranks with their hosts and how far each has come, and that `others` are
