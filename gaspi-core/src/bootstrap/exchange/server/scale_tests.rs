@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// What the hub has said to a host.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Said {
+struct ToldHost {
     frames: usize,
     bytes: usize,
     /// Frames among them that name who is missing.
@@ -23,10 +23,10 @@ struct Said {
     deaths: usize,
 }
 
-impl Said {
+impl ToldHost {
     /// What there is for the host with this link, which has decoded with `decoder` before.
-    fn take(hub: &mut Server, link: RelayId, decoder: &mut RelayDecoder) -> Said {
-        let mut said = Said::default();
+    fn take(hub: &mut Server, link: RelayId, decoder: &mut RelayDecoder) -> ToldHost {
+        let mut said = ToldHost::default();
         for bytes in hub.take(link) {
             said.bytes += bytes.len();
             decoder.feed(&bytes);
@@ -48,7 +48,7 @@ impl Said {
 /// All ranks of a job meet, host after host, and one of them dies. Returns what the first host has
 /// said, what the first and the last one have been told at the start, and the bytes that all have
 /// been told.
-fn meet(size: u32, per_host: u16) -> (usize, [Said; 2], usize) {
+fn meet(size: u32, per_host: u16) -> (usize, [ToldHost; 2], usize) {
     let told = cards_of_hosts(size, per_host, false);
     let hosts: Vec<&[Card]> = told.chunks(per_host.into()).collect();
     let names = told.iter().map(|card| card.host.to_string()).collect();
@@ -70,8 +70,8 @@ fn meet(size: u32, per_host: u16) -> (usize, [Said; 2], usize) {
     println!("{size} ranks on {} hosts have met after {:?}", hosts.len(), began.elapsed());
     let mut decoders: Vec<_> = links.iter().map(|_| RelayDecoder::default()).collect();
     let both = links.iter().zip(&mut decoders);
-    let mut said: Vec<Said> =
-        both.map(|(link, decoder)| Said::take(&mut hub, *link, decoder)).collect();
+    let mut said: Vec<ToldHost> =
+        both.map(|(link, decoder)| ToldHost::take(&mut hub, *link, decoder)).collect();
     let image = cards::encode(&told).len();
     let parts = image.div_ceil(CARDS_BYTES_MAX);
     for (said, cards) in said.iter().zip(&hosts) {
@@ -83,7 +83,7 @@ fn meet(size: u32, per_host: u16) -> (usize, [Said; 2], usize) {
     let how = "was killed".to_owned();
     hub.feed(links[1], &ToHub::Gone { rank: Rank(per_host), how }.encode()).expect("understood");
     let decoders = links.iter().zip(&mut decoders);
-    let deaths = decoders.map(|(link, decoder)| Said::take(&mut hub, *link, decoder));
+    let deaths = decoders.map(|(link, decoder)| ToldHost::take(&mut hub, *link, decoder));
     for (host, news) in deaths.enumerate() {
         assert_eq!((news.frames, news.deaths), (1, 1), "host {host}");
     }
