@@ -428,16 +428,18 @@ impl Queue {
         self.in_flight.mark_failed(true);
     }
 
-    fn purge(&self) {
-        {
+    /// Forgets all requests and failures; the generation of those to come.
+    fn purge(&self) -> u32 {
+        let generation = {
             let mut failures = self.failures();
             let losses = std::mem::take(&mut failures.losses);
             *failures = Failures { losses, ..Failures::default() };
             self.has_lost.store(false, Ordering::Relaxed);
-            self.in_flight.purge();
-        }
+            self.in_flight.purge()
+        };
         // Without the lock, which handlers take: the owner may be in the middle of a large copy.
         self.reset(&epoch::enter());
+        generation
     }
 
     /// What `wait` finds, `None` while requests are under way. Failures are told once.

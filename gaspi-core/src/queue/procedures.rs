@@ -118,10 +118,7 @@ impl Runtime {
     /// [`Error::InvalidQueue`].
     pub fn queue_delete(&self, queue: QueueId) -> Result<()> {
         let q = self.inner().queue(queue)?;
-        q.purge();
-        if let Some(verbs) = self.inner().endpoints.verbs(self.inner()) {
-            verbs.purge(queue);
-        }
+        forget_requests(self.inner(), q, queue);
         // Nobody takes a slot of a queue that does not exist, nor owns the next one of this number.
         q.share();
         q.owner.store(DELETED, Ordering::Release);
@@ -159,13 +156,20 @@ impl Runtime {
     /// # Errors
     /// [`Error::InvalidQueue`].
     pub fn queue_purge(&self, queue: QueueId, _timeout: Timeout) -> Result<()> {
-        self.inner().queue(queue)?.purge();
-        if let Some(verbs) = self.inner().endpoints.verbs(self.inner()) {
-            verbs.purge(queue);
-        }
+        forget_requests(self.inner(), self.inner().queue(queue)?, queue);
         // Another thread may be waiting for it.
         self.inner().ranks.area.wake(self.rank());
         Ok(())
+    }
+}
+
+/// Forgets the requests of a queue and their failures, and does not send those that wait for their
+/// turn.
+fn forget_requests(inner: &Inner, q: &Queue, queue: QueueId) {
+    let generation = q.purge();
+    inner.endpoints.stream.purge(inner, queue, generation);
+    if let Some(verbs) = inner.endpoints.verbs(inner) {
+        verbs.purge(queue);
     }
 }
 

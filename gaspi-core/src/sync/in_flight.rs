@@ -132,11 +132,12 @@ impl<W: Word64> InFlight<W> {
         let _ = self.update(Ordering::AcqRel, mark);
     }
 
-    /// Begins a new generation, in which nothing is under way and nothing has failed.
-    pub fn purge(&self) {
-        let next = |word| Some(first_of(generation_of(word).wrapping_add(1)));
+    /// Begins a new generation, in which nothing is under way and nothing has failed; which it is.
+    pub fn purge(&self) -> u32 {
+        let next = |word| generation_of(word).wrapping_add(1);
         // Never refused.
-        let _ = self.update(Ordering::AcqRel, next);
+        let former = self.update(Ordering::AcqRel, |word| Some(first_of(next(word))));
+        next(former.unwrap_or_default())
     }
 }
 

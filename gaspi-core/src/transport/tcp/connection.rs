@@ -19,7 +19,7 @@ use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::byte_carrier::{Ahead, ByteCarrier};
 use crate::transport::tcp::pipes::Pipes;
 use crate::transport::tcp::send_queue::{
-    ByPage, Carrying, Item, Outgoing, SMALL, SendQueue, Withheld, send,
+    ByPage, Carrying, Dropped, Item, Outgoing, SMALL, SendQueue, Withheld, send,
 };
 use crate::wire::frame::Frame;
 use crate::wire::message::Stream;
@@ -302,6 +302,17 @@ impl Connection {
         let awaited = out.room.awaited;
         self.flush_locked(poll, &mut out)?;
         Ok(awaited && !out.room.awaited)
+    }
+
+    /// Drops requests of a queue from before this generation, of which nothing is on the wire.
+    pub(crate) fn drop_purged(&self, poll: &Epoll, queue: QueueId, generation: u32) -> Dropped {
+        let mut out = self.out();
+        let dropped = out.drop_purged(queue, generation);
+        if !dropped.is_empty() {
+            // What waits behind them, as with answers.
+            let _ = self.flush_unless_full(poll, &mut out);
+        }
+        dropped
     }
 
     /// Answers in a stream of the peer's.

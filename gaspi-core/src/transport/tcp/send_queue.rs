@@ -7,6 +7,7 @@
 
 mod carrying;
 mod going_back;
+mod purged;
 mod room;
 mod unacknowledged;
 mod usage;
@@ -26,6 +27,7 @@ use crate::wire::frame::Frame;
 use crate::wire::message::{Put, RemoteAddress, Stream};
 pub(super) use carrying::Carrying;
 use going_back::GoingBack;
+pub(crate) use purged::Dropped;
 use room::Room;
 use std::collections::VecDeque;
 use std::io;

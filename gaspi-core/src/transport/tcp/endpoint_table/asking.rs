@@ -3,7 +3,7 @@
 
 use super::EndpointTable;
 use crate::error::{Error, Result};
-use crate::ids::Rank;
+use crate::ids::{QueueId, Rank};
 use crate::transport::requests::{GetTarget, PendingCall, Request, RequestKey, finish};
 use crate::transport::tcp::connection::{Connection, Posted, Unsent};
 use crate::transport::tcp::send_queue::{Item, Outgoing};
@@ -31,6 +31,29 @@ impl EndpointTable {
         self.ask(up, rank, request, get, item, |connection, item, accepted| {
             connection.post(&self.sets.data, queue, item, accepted)
         })
+    }
+
+    /// A queue was purged, whose requests have this generation from now on: older ones that have
+    /// not begun to be sent are forgotten. Else a program that purges again and again while its
+    /// peer is slow would have them all sent, and kept in memory until then.
+    pub(crate) fn purge(&self, up: &dyn Upcalls, queue: QueueId, generation: u32) {
+        for connection in self.connections.where_peer(|_| true) {
+            let Some(peer) = connection.peer().map(Rank) else { continue };
+            let dropped = connection.drop_purged(&self.sets.data, queue, generation);
+            if dropped.is_empty() {
+                continue;
+            }
+            // They were under way until now.
+            for stream in dropped.puts {
+                up.completed(peer, stream, 1, Ok(()));
+            }
+            for number in dropped.gets {
+                if let Some(get) = self.requests.answered(number, peer) {
+                    finish(up, peer, get, Ok(0));
+                }
+            }
+            self.let_go(up, &connection);
+        }
     }
 
     /// Hands a request over as [`EndpointTable::hand`], and takes note of it before it is sent.

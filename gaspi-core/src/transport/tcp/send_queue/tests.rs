@@ -40,6 +40,45 @@ fn acknowledgements_go_out_before_a_request_that_shares_their_system_call() {
     assert!(!out.acks.is_pending());
 }
 
+#[test]
+fn what_was_purged_is_not_sent_unless_it_has_begun() {
+    let stream = |queue, generation| Stream { queue: QueueId(queue), generation };
+    let remote = RemoteAddress { segment: SegmentId(1), generation: 0, offset: 0 };
+    let of = |stream| {
+        let (notification, value) = (NotificationId(0), 0);
+        Put { remote, size: 0, stream, notification, value, last: true }
+    };
+    let put = |stream| Item::put(of(stream), None);
+    let get = |request, stream| Item::Frame(Frame::Get { request, stream, remote, size: 8 });
+    let mut out = SendQueue::default();
+    // Something is in the way of all of them.
+    out.control.push_back(Outgoing::new(&Frame::Ping { request: 1 }));
+    let begun =
+        Item::Put { put: Put { size: 2 * CHUNK, ..of(stream(2, 6)) }, payload: None, sent: CHUNK };
+    let items = [
+        (2, begun),
+        (2, put(stream(2, 6))),
+        (2, get(77, stream(2, 5))),
+        // As the peer numbers its queues.
+        (2, Item::Frame(Frame::Ping { request: 9 })),
+        (2, put(stream(2, 7))),
+        (2, get(78, stream(2, 7))),
+        (3, put(stream(3, 6))),
+    ];
+    for (queue, item) in items {
+        out.append_item(QueueId(queue), item);
+    }
+    let expected = Dropped { puts: vec![stream(2, 6)], gets: vec![77] };
+    assert_eq!(out.drop_purged(QueueId(2), 7), expected);
+    assert!(out.drop_purged(QueueId(2), 7).is_empty(), "twice");
+    assert!(out.drop_purged(QueueId(4), 7).is_empty(), "of another queue");
+    let left: Vec<usize> = out.streams.iter().map(|(_, items)| items.len()).collect();
+    assert_eq!(left, [4, 1]);
+    // A queue of which all was dropped leaves no stream behind.
+    assert!(!out.drop_purged(QueueId(3), 7).is_empty());
+    assert_eq!(out.streams.len(), 1);
+}
+
 /// A carrier of bytes that takes none.
 #[derive(Debug)]
 struct Full {
