@@ -223,7 +223,43 @@ fn who_posts_all_the_time_and_never_waits_answers_at_once() {
     });
 }
 
+/// A program may purge again and again while its peer is slow: what waits for its turn then is
+/// neither kept nor sent.
+fn what_waits_for_its_turn_is_dropped_by_a_purge() {
+    const ROUNDS: u32 = 20;
+    const LEN: u64 = 1 << 20;
+    run(2, |rt| {
+        make(rt, S0, 2 * LEN);
+        meet(rt);
+        let n = |number: u32| NotificationId(number);
+        if rt.rank() == Rank(0) {
+            let (local_offset, remote_offset) = (0, LEN);
+            let write = Transfer { local_offset, remote_offset, size: LEN, ..eight(Rank(1)) };
+            for round in 0..ROUNDS {
+                for _ in 0..64 {
+                    rt.write(&write, Q0, LIMIT).expect("posted");
+                }
+                rt.notify(Rank(1), S0, n(round), 1, Q0, LIMIT).expect("posted");
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+                assert_eq!((rt.queue_size(Q0), rt.wait(Q0, LIMIT)), (Ok(0), Ok(())));
+            }
+            rt.notify(Rank(1), S0, n(ROUNDS), 1, Q0, LIMIT).expect("posted");
+            rt.wait(Q0, LIMIT).expect("the queue works");
+        } else {
+            let last = rt.notify_waitsome(S0, ROUNDS, 1, LIMIT);
+            assert_eq!(last, Ok(Some(n(ROUNDS))));
+            // What was posted before it would have arrived before it.
+            let arrived = (0..ROUNDS).filter(|round| rt.notify_reset(S0, n(*round)) == Ok(1));
+            let arrived = arrived.count();
+            assert!(arrived <= 2, "{arrived} of {ROUNDS} rounds have arrived");
+        }
+        meet(rt);
+    });
+}
+
 tests! {
+    TCP:
+        what_waits_for_its_turn_is_dropped_by_a_purge;
     EVERY:
         queues_come_and_go_within_the_limit,
         exactly_queue_size_max_fit_and_the_next_is_refused_at_once,
