@@ -292,6 +292,8 @@ static void meet_again(worker_t *me, gaspi_group_t next, outcome_t outcome) {
   }
   note(me, "group %d of all", (int)next);
   MUST(me, gaspi_group_commit(next, GUARD));
+  /* The victim has joined its cutter by now, which may have cut once more since the first time. */
+  reach_all(me);
   go_on(me, next);
   MUST(me, gaspi_state_vec_get(states));
   memcpy(me->states, states, sizeof states);
