@@ -76,7 +76,7 @@ const BUDGETS: [(&str, u64, u64); 38] = [
     ("jobs", 10, 60),            // took 5 (2026-11-23)
     ("bench", 120, 120),         // took 77 (2026-11-23)
     ("faults", 95, 1200),        // took 23 (2026-11-23); 10 tests came since
-    ("scale", 120, 900),         // took 36 beside other work (2026-11-28)
+    ("scale", 30, 900),          // took 16 (2026-11-28)
     ("soak", 120, 2400),         // took 49, and 30 with fused buffers (2026-11-24)
     ("hosts", 290, 1800),        // took 211 (2026-11-27)
     ("launchers", 180, 180),     // took 27 without the build (2026-11-25)
