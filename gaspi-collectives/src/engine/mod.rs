@@ -31,7 +31,7 @@ use given_up::AllGivenUp;
 pub(crate) use given_up::{GivenUp, OperationGivenUp};
 pub(crate) use group_context::GroupContext;
 use group_context::{Contexts, LookupTable};
-pub(crate) use operation::{Operation, Repeat};
+pub(crate) use operation::{FINISH_LIMIT, Operation, Repeat};
 
 /// The variable that names the algorithm to prefer where it serves an operation.
 const ALGORITHM: &str = "GASPI_COLL_ALGORITHM";

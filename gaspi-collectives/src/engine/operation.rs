@@ -15,7 +15,7 @@ use crate::exec::pack::PackBuffers;
 use crate::plan::Plan;
 
 /// How long an operation that is given up may still end by itself.
-pub(super) const FINISH_LIMIT: Duration = Duration::from_millis(100);
+pub(crate) const FINISH_LIMIT: Duration = Duration::from_millis(100);
 /// How often a thread that waits for other members to let go of memory says so.
 const REPORT: Duration = Duration::from_secs(5);
 

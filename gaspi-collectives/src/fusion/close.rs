@@ -7,12 +7,9 @@ use gaspi_core::Deadline;
 
 use super::bucket::Bucket;
 use super::fused::Fused;
-use crate::engine::{GivenUp, Shared};
+use crate::engine::{FINISH_LIMIT, GivenUp, Shared};
 use crate::exec::executor::Driver;
 
-/// How long all-reduces that are under way may still end by themselves when a fused buffer is
-/// freed.
-const FINISH_LIMIT: Duration = Duration::from_millis(100);
 /// How long one that was given up waits for members that still use its memory.
 const QUIESCE_LIMIT: Duration = Duration::from_secs(5);
 

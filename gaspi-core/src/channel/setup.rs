@@ -6,8 +6,7 @@
 //! sends something, but where data may go by devices alone, which have to know each other. All of
 //! it can be continued after a timeout, as with segments made by a group.
 
-use super::abort_notice::AbortNotice;
-use super::abort_notice::{Notices, has_few_far};
+use super::abort_notice::{AbortNotice, Notices, has_few_far};
 use super::arena::Reserved;
 use super::arrivals::ArrivalSlots;
 use super::bundle::{Bundle, Parts, SharedData};

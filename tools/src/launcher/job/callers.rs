@@ -46,8 +46,6 @@ pub(super) struct Callers {
     errands: Vec<Entrusted>,
     /// Machines that wait for a remote shell of their own.
     queue: VecDeque<usize>,
-    /// Remote shells of their own that were started.
-    reached: usize,
 }
 
 impl Callers {
@@ -94,11 +92,6 @@ impl Callers {
             })?);
         }
         Ok(true)
-    }
-
-    /// How many machines have got a remote shell of their own so far.
-    pub(super) fn reached(&self) -> usize {
-        self.reached
     }
 
     /// What has to be waited for.
@@ -221,7 +214,6 @@ impl Running {
                 self.failure.get_or_insert(refusal);
                 return;
             }
-            self.callers.reached += 1;
             room -= 1;
         }
     }

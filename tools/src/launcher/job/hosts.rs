@@ -24,12 +24,12 @@ impl Running {
             return Err(self.abandon(refusal));
         }
         while self.failure.is_none() && self.remotes.iter().any(|r| self.is_awaited(r)) {
-            let reached = self.callers.reached();
+            let shells = self.shells();
             self.turn();
             if let Err(refusal) = self.hand_out() {
                 self.failure.get_or_insert(refusal);
             }
-            if self.callers.reached() > reached {
+            if self.shells() > shells {
                 deadline = Instant::now() + READY_MAX;
             }
             if Instant::now() >= deadline {
@@ -48,6 +48,11 @@ impl Running {
             None => Ok(()),
             Some(refusal) => Err(self.abandon(refusal)),
         }
+    }
+
+    /// Machines that have got a remote shell of their own so far.
+    fn shells(&self) -> usize {
+        self.remotes.iter().filter(|remote| remote.process().is_some()).count()
     }
 
     /// Starts what reaches all other machines.
