@@ -9,6 +9,7 @@ mod build;
 mod debian;
 mod delays;
 mod demo;
+mod excerpt;
 mod finding;
 mod fuzzed;
 mod headers;

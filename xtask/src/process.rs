@@ -1,11 +1,12 @@
 //! Running programs: plainly, for their output, or under a time limit with their lines looked at.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::Result;
+use crate::excerpt::Excerpt;
 
 /// How a guarded command ended.
 pub(crate) enum End {
@@ -50,48 +51,80 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     }
 }
 
-/// Runs `command` for at most `limit`, passes its stdout on and shows each line to `line`. On
-/// expiry the command and all its descendants are killed and the call fails.
+/// What a command prints.
+enum Printed {
+    Stdout(String),
+    Stderr(String),
+    /// Its stdout has ended.
+    End,
+}
+
+/// How long a line on stderr may be under way once a command has ended. What it has left running
+/// may keep stderr open.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// Runs `command` for at most `limit`, passes its output on and shows each line of its stdout to
+/// `line`. On expiry the command and all its descendants are killed and the call fails. What says
+/// why a command failed is kept for [`crate::excerpt::take`].
 pub(crate) fn guarded(
     command: &mut Command,
     limit: Duration,
     mut line: impl FnMut(&str),
 ) -> Result<End> {
     let end = Instant::now() + limit;
-    command.stdin(Stdio::null()).stdout(Stdio::piped());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| cannot_start(command, &error))?;
-    let stdout = child.stdout.take().ok_or("stdout of a child is not there")?;
     let (sender, lines) = mpsc::channel();
-    let reader = std::thread::spawn(move || {
-        let mut reader = BufReader::new(stdout);
-        let mut raw = Vec::new();
-        while reader.read_until(b'\n', &mut raw).is_ok_and(|length| length > 0) {
-            if sender.send(String::from_utf8_lossy(&raw).trim_end().to_owned()).is_err() {
-                return;
-            }
-            raw.clear();
-        }
+    let stdout = child.stdout.take().ok_or("stdout of a child is not there")?;
+    let stderr = child.stderr.take().ok_or("stderr of a child is not there")?;
+    let of_stderr = sender.clone();
+    std::thread::spawn(move || each_line(stderr, |text| of_stderr.send(Printed::Stderr(text))));
+    std::thread::spawn(move || {
+        each_line(stdout, |text| sender.send(Printed::Stdout(text)));
+        let _ = sender.send(Printed::End);
     });
+    let mut excerpt = Excerpt::default();
+    let mut has_ended = false;
     loop {
-        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
-            Ok(text) => {
+        let wait = if has_ended { GRACE } else { end.saturating_duration_since(Instant::now()) };
+        match lines.recv_timeout(wait) {
+            Ok(Printed::Stdout(text)) => {
                 println!("{text}");
+                excerpt.line(&text);
                 line(&text);
             }
-            Err(mpsc::RecvTimeoutError::Disconnected) => break,
-            Err(mpsc::RecvTimeoutError::Timeout) => {
+            Ok(Printed::Stderr(text)) => {
+                eprintln!("{text}");
+                excerpt.line(&text);
+            }
+            Ok(Printed::End) => has_ended = true,
+            Err(mpsc::RecvTimeoutError::Timeout) if !has_ended => {
                 kill_tree(&mut child);
+                excerpt.failed();
                 let seconds = limit.as_secs();
                 return Err(format!("{} ran for {seconds} s and was killed", describe(command)));
             }
+            Err(_) => break,
         }
     }
-    let _ = reader.join();
     let status = child.wait().map_err(|error| format!("{}: {error}", describe(command)))?;
     if status.success() {
         return Ok(End::Success);
     }
+    excerpt.failed();
     Ok(End::Failure(format!("{} ended with {status}", describe(command))))
+}
+
+/// Hands out the lines of a stream until it ends or nobody takes them.
+fn each_line<E>(from: impl Read, mut take: impl FnMut(String) -> std::result::Result<(), E>) {
+    let mut reader = BufReader::new(from);
+    let mut raw = Vec::new();
+    while reader.read_until(b'\n', &mut raw).is_ok_and(|length| length > 0) {
+        if take(String::from_utf8_lossy(&raw).trim_end().to_owned()).is_err() {
+            return;
+        }
+        raw.clear();
+    }
 }
 
 /// Kills `child` and everything below it. The tests have watchdogs of their own that show stacks

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::machine::Tool;
 use crate::stages::{STAGES, Stage};
 use crate::suite::{Context, Count, NO_TEST};
-use crate::{Result, machine, unknown, workspace};
+use crate::{Result, excerpt, machine, unknown, workspace};
 
 /// A stage that takes this many times its budget, and [`BUILDING`], hangs and is killed.
 const PATIENCE: u32 = 6;
@@ -25,6 +25,8 @@ struct Row {
     stage: &'static Stage,
     took: Duration,
     outcome: Outcome,
+    /// What commands printed that failed.
+    excerpt: Vec<String>,
 }
 
 #[derive(Default)]
@@ -149,14 +151,14 @@ fn run_stage(stage: &'static Stage, options: &Options, missing: &[Tool]) -> Row 
         let (took, budget) = (took.as_secs_f64(), budget.as_secs());
         println!("WARNING: {} took {took:.0} s, its budget is {budget} s", stage.name);
     }
-    Row { stage, took, outcome }
+    Row { stage, took, outcome, excerpt: excerpt::take() }
 }
 
 fn report(rows: &[Row], missing: &[Tool], options: &Options) -> Result<()> {
     println!("\n{:<12} {:>8} {:>8}  result", "stage", "seconds", "budget");
     let mut total = Count::default();
     let mut unable = 0;
-    for Row { stage, took, outcome } in rows {
+    for Row { stage, took, outcome, .. } in rows {
         let result = match outcome {
             Outcome::Ran(count) => {
                 total = total + *count;
@@ -184,6 +186,12 @@ fn report(rows: &[Row], missing: &[Tool], options: &Options) -> Result<()> {
         if !options.skip_missing {
             // Never green without having run.
             total.failed += unable;
+        }
+    }
+    for row in rows.iter().filter(|row| !row.excerpt.is_empty()) {
+        println!("\n{}, why it failed:", row.stage.name);
+        for line in &row.excerpt {
+            println!("    {line}");
         }
     }
     println!("\n{} passed, {} failed", total.passed, total.failed);
