@@ -101,11 +101,12 @@ unsafe impl Send for Member {}
 unsafe impl Sync for Member {}
 
 impl Member {
-    /// The range of its bundle, where this rank says in one word that it has closed its own end,
-    /// and hears in another one that the member has.
-    fn far_end(&self, closed: u32, heard_in: u32) -> FarEnd {
-        let (lease, base, told_in) = (self.lease, self.base, self.words + closed);
-        FarEnd { lease, base, told_in, heard_in, by_device: false }
+    /// The range of its bundle, where this rank, `me` there, says that it has closed its own end,
+    /// or that messages are lost; it hears in a word of its own that the member has closed its end.
+    fn far_end(&self, layout: &Layout, me: usize, heard_in: u32) -> FarEnd {
+        let (told_in, lost_in) = (self.words + layout.closed(me), self.words + layout.lost(me));
+        let Member { lease, base, losses, .. } = *self;
+        FarEnd { lease, base, told_in, lost_in, heard_in, by_device: false, losses }
     }
 
     /// The same for a channel that begins there in the range of its bundle.
@@ -324,6 +325,13 @@ impl Channel {
     /// Whether a member has closed its end: it sends nothing more.
     pub fn has_closed(&self, member: usize) -> bool {
         self.bundle.has_closed(member)
+    }
+
+    /// Whether a member says that messages of it to this rank are lost: none follows that could be
+    /// used.
+    #[inline]
+    pub fn has_lost(&self, member: usize) -> bool {
+        !self.is_local(member) && self.bundle.has_lost(member)
     }
 
     /// Whether a connection with a member broke within this time, and messages of it may be lost of

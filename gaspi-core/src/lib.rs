@@ -94,6 +94,8 @@ pub use fast_path::FastPath;
 pub use ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 pub use observer::{Life, Observer, Wait};
 pub use one_sided::{Transfer, TransferList};
+#[doc(hidden)]
+pub use runtime::Extension;
 pub use runtime::{PendingInit, Runtime};
 pub use segment::Init;
 pub use state::State;

@@ -10,6 +10,7 @@ mod waiting;
 
 pub use pending_init::PendingInit;
 
+pub use self::extensions::Extension;
 use self::extensions::Extensions;
 use crate::bootstrap::{Job, Membership};
 use crate::callback::outside_callback;
@@ -37,7 +38,6 @@ use crate::transport::shm::pairs::Pairs;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::DeviceTable;
 use crate::wait::{Call, Waiter, waiting};
-use std::any::Any;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -260,7 +260,7 @@ impl Runtime {
     /// dropped with the rank before that leaves its job. `make` must not ask for extensions itself.
     #[doc(hidden)]
     #[inline(always)]
-    pub fn extension<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+    pub fn extension<T: Extension>(&self, make: impl FnOnce() -> T) -> &T {
         self.extensions.get(make)
     }
 
@@ -402,6 +402,7 @@ impl Runtime {
         } else {
             inner.ranks.area.leave();
         }
+        self.extensions.tell_of_leaving();
         if let Some(verbs) = inner.endpoints.verbs(inner) {
             verbs.close_queues();
         }

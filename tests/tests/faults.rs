@@ -2,8 +2,8 @@
 //!
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
 //! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, for
-//! collective operations of all kinds `src/bin/member.rs`, and for stall warnings
-//! `src/bin/stalled.rs`. With GASPI_TEST_NODES=verbs data goes
+//! collective operations of all kinds `src/bin/member.rs`, for stall warnings `src/bin/stalled.rs`,
+//! and for a lost message `src/bin/untold.rs`. With GASPI_TEST_NODES=verbs data goes
 //! by RDMA devices that tests/mock-card plays.
 
 use std::path::PathBuf;
@@ -70,6 +70,9 @@ fn trials(over_devices: bool) -> Vec<Trial> {
             let name = format!("fusion/stopped/{transport}/rank-{of}");
             trials.push(trial(name, move || stopped_in_a_step(transport, of)));
         }
+    }
+    if !over_devices {
+        trials.push(trial("a-lost-message-is-told".to_owned(), a_lost_message_is_told));
     }
     for operation in CROWD_DIES.iter().filter(|_| !over_devices) {
         for seed in first..first + if is_full() { 10 } else { 1 } {
@@ -306,4 +309,22 @@ fn stopped_in_a_step(transport: &str, of: usize) -> Result<()> {
     drop(go_on);
     job.wait()?.success()?;
     Ok(())
+}
+
+/// A message of a collective is lost once its sender has done its part, and calls nothing any more.
+fn a_lost_message_is_told() -> Result<()> {
+    let go_on = NamedTempFile::new()?.into_temp_path();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_untold"));
+    let job = Job::launched(2, &program)?.limit(Duration::from_secs(60));
+    let job = job.env("GASPI_TRANSPORT", "tcp").arg(&go_on).start()?;
+    job.lines("done", 1)?;
+    let learned = job.lines("learned: ", 1)?.remove(0);
+    drop(go_on);
+    let outcome = job.wait()?.success()?;
+    match learned.contains("rank 1") && learned.contains("lost") {
+        true => Ok(()),
+        false => {
+            Err(outcome.failure("rank 0 was to learn that a message of rank 1 is lost").into())
+        }
+    }
 }

@@ -16,7 +16,9 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use gaspi_core::{Channel, ChannelSpec, Deadline, Error, GroupId, Result, Runtime, Timeout};
+use gaspi_core::{
+    Channel, ChannelSpec, Deadline, Error, Extension, GroupId, Result, Runtime, Timeout,
+};
 
 use crate::algorithms::Algorithm;
 use crate::exec::active::ActiveExecutors;
@@ -118,6 +120,16 @@ pub(crate) struct Engine {
     mode: std::result::Result<Option<Mode>, String>,
     /// The process that made the thread: a forked child has none.
     process: u32,
+}
+
+impl Extension for Engine {
+    fn has_left(&self) {
+        // Operations of the background, and those that were given up, may use segments.
+        self.shared.active.find(|executor| {
+            executor.end_all();
+            None::<()>
+        });
+    }
 }
 
 impl Engine {

@@ -190,7 +190,16 @@ impl Executor {
     /// Errors if what the task waits for can never arrive.
     pub(super) fn check_peers(&self, blocked: Blocked) -> Result<()> {
         self.channel.check()?;
-        self.channel.alive(blocked.member())
+        self.channel.alive(blocked.member())?;
+        match blocked {
+            // Its program may know of no failure: its part was done once they were sent.
+            Blocked::Message(member) | Blocked::Room(member) if self.channel.has_lost(member) => {
+                let reason =
+                    "the connection with it broke, and it says that messages of it are lost";
+                Err(self.channel.refused(member, reason))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Ends the first operation with an error, and all that follow.

@@ -45,4 +45,17 @@ impl Executor {
         }
         true
     }
+
+    /// This rank has left, and its segments end: so do all operations, of which no thread runs a
+    /// step behind this.
+    #[cold]
+    pub(crate) fn end_all(&self) {
+        let mut state = self.hold();
+        let state = &mut *state;
+        if state.trouble.quiescing.is_some() {
+            return self.quiesce(state);
+        }
+        let cause = self.cause_of(&Error::NotInitialised);
+        self.abort(state, Error::NotInitialised, cause);
+    }
 }

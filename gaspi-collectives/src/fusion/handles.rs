@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use gaspi_core::sync::{Mutex, RwLock, epoch};
-use gaspi_core::{Error, FastPath, GroupId, Result, Runtime, Timeout, outside_callback};
+use gaspi_core::{Error, Extension, FastPath, GroupId, Result, Runtime, Timeout, outside_callback};
 
 use super::create::{self, Creating};
 use super::fused::Fused;
@@ -53,6 +53,8 @@ struct Table {
     slots: Vec<(u32, Option<Box<Known>>)>,
     free: Vec<usize>,
 }
+
+impl Extension for Fusions {}
 
 impl Fusions {
     #[inline(always)]

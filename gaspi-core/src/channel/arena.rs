@@ -17,7 +17,7 @@
 mod procedures;
 mod published;
 
-use super::counts::CLOSED;
+use super::counts::{CLOSED, LOST};
 use super::free_list::FreeList;
 use super::layout::PAGE;
 use super::shown::ShownMemory;
@@ -101,20 +101,34 @@ pub(super) struct FarEnd {
     /// Under which number its range is lent, and where that begins.
     pub(super) lease: u32,
     pub(super) base: u64,
-    /// The word there in which this rank says that it has closed its own end.
+    /// The words there in which this rank says that it has closed its own end, and that messages of
+    /// it are lost.
     pub(super) told_in: u32,
+    pub(super) lost_in: u32,
     /// The word here in which the member says so.
     pub(super) heard_in: u32,
     /// A device of this rank may have written there.
     pub(super) by_device: bool,
+    /// Requests to the member that were lost before the channel was opened, or of which the member
+    /// has been told.
+    pub(super) losses: u64,
 }
 
 impl FarEnd {
     /// Says that this rank has closed its own end.
     pub(super) fn closed(&self) -> Put {
+        self.tells(self.told_in, CLOSED)
+    }
+
+    /// Says that messages of this rank are lost.
+    pub(super) fn lost(&self) -> Put {
+        self.tells(self.lost_in, LOST)
+    }
+
+    fn tells(&self, word: u32, value: u32) -> Put {
         let remote = RemoteAddress { segment: ARENA, generation: self.lease, offset: self.base };
         let stream = Stream { queue: CHANNELS, generation: 0 };
-        let (notification, value) = (NotificationId(self.told_in), CLOSED);
+        let notification = NotificationId(word);
         Put { stream, remote, size: 0, last: true, notification, value }
     }
 }
@@ -413,6 +427,18 @@ impl Arena {
         let far_ends = self.far_ends.lock();
         let of_it = far_ends.iter().filter(|((of, _), _)| *of == rank).map(|(_, end)| *end);
         of_it.filter(|end| !end.by_device && awaited.contains(&end.heard_in)).collect()
+    }
+
+    /// The ends of `rank` to which something was lost that it has not been told of. It is, now that
+    /// so many are lost.
+    fn untold_losses(&self, rank: Rank, losses: u64) -> Vec<FarEnd> {
+        let mut far_ends = self.far_ends.lock();
+        let of_it = far_ends.iter_mut().filter(|((of, _), end)| *of == rank && end.losses < losses);
+        let told = of_it.map(|(_, end)| {
+            end.losses = losses;
+            *end
+        });
+        told.collect()
     }
 
     /// `rank` has closed its end that it had lent under this number.

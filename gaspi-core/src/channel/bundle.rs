@@ -169,6 +169,13 @@ impl Bundle {
         member != self.me && word.load(Ordering::Acquire) == counts::CLOSED
     }
 
+    /// Whether a member says that messages of it are lost.
+    pub(super) fn has_lost(&self, member: usize) -> bool {
+        let word = self.members[self.me].words + self.layout.lost(member);
+        // Acquire: what came of it before is seen.
+        self.segment.notification(word as usize).load(Ordering::Acquire) == counts::LOST
+    }
+
     /// Something goes to a member of another node, or has come from it.
     #[inline]
     pub(super) fn meet(&self, member: &Member) {
@@ -222,7 +229,7 @@ impl Bundle {
             // What a device was asked to write might come after this.
             return;
         }
-        let put = member.far_end(self.layout.closed(self.me), self.own_word(member.index)).closed();
+        let put = member.far_end(&self.layout, self.me, self.own_word(member.index)).closed();
         // A member that cannot be told has ended, and sees the end of this rank.
         let _ = inner.endpoint(member.rank).put(put, None, Departure::Now);
     }

@@ -5,6 +5,8 @@
 
 /// A word that says that its writer has closed its end: nothing of it follows.
 pub(super) const CLOSED: u32 = 1;
+/// A word that says that something of its writer is lost: nothing of it follows that could be used.
+pub(super) const LOST: u32 = 1;
 /// Set in every word that counts.
 const COUNTS: u32 = 1 << 31;
 

@@ -43,7 +43,7 @@ const STAGES_OF_MANY: u64 = 5;
 /// Stages of a channel that lies close to others.
 const COMPACT_STAGES: u64 = 2;
 /// Words per member, in its own cache line while that is cheap.
-const WORDS: u32 = 3;
+const WORDS: u32 = 4;
 const SPREAD_WORDS: u32 = (LINE / 4) as u32;
 /// Members up to which each has a cache line for its words.
 const SPREAD_MEMBERS: usize = 64;
@@ -206,6 +206,12 @@ impl Layout {
     pub(super) fn closed(&self, by: usize) -> u32 {
         self.received(by) + 2
     }
+
+    /// The word, among those of a member, in which `by` says that messages of it are lost.
+    #[inline]
+    pub(super) fn lost(&self, by: usize) -> u32 {
+        self.received(by) + 3
+    }
 }
 
 #[cfg(test)]
@@ -245,7 +251,7 @@ mod tests {
             let last = parts.last().expect("some");
             prop_assert!(last.0 + last.1 <= g.bytes());
             prop_assert!(parts.iter().all(|part| part.0 % LINE == 0));
-            prop_assert!(g.closed(members - 1) < g.words());
+            prop_assert!(g.lost(members - 1) < g.words());
             let slots = u64::from(slots);
             for (one, next) in (0..slots).zip(1..slots) {
                 prop_assert!(g.slot(one) + spec.slot_bytes() <= g.slot(next));

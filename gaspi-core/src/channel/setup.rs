@@ -414,7 +414,7 @@ impl Inner {
         let closers = all.closers(&ranks, me, &reserved).zip(others);
         let far = closers.filter(|(_, member)| member.start.is_none());
         arena.note_far_ends(
-            far.map(|((rank, word), member)| (rank, member.far_end(first.layout.closed(me), word))),
+            far.map(|((rank, word), member)| (rank, member.far_end(&first.layout, me, word))),
         );
         let known = || self.known_members(&offers, &reserved).map(AtomicBool::new).collect();
         let (met, heard, has_few_far) = (known(), known(), has_few_far(&nodes));

@@ -5,6 +5,12 @@ use std::any::{Any, TypeId};
 use std::fmt;
 use std::sync::OnceLock;
 
+/// What a layer above keeps with a rank.
+pub trait Extension: Any + Send + Sync {
+    /// The rank has left. Its segments end behind this: nothing may use them any more.
+    fn has_left(&self) {}
+}
+
 /// Values by type, in a list that only grows, so that looking one up takes no lock.
 #[derive(Default)]
 pub(super) struct Extensions {
@@ -16,14 +22,14 @@ pub(super) struct Extensions {
 struct Node {
     /// The type of the value, where no call is needed to ask for it.
     id: TypeId,
-    value: Box<dyn Any + Send + Sync>,
+    value: Box<dyn Extension>,
     next: OnceLock<Box<Node>>,
 }
 
 impl Extensions {
     /// The value of this type, made if there is none.
     #[inline(always)]
-    pub(super) fn get<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+    pub(super) fn get<T: Extension>(&self, make: impl FnOnce() -> T) -> &T {
         match self.find() {
             Ok(found) => found,
             Err(_) => self.make(make),
@@ -32,7 +38,7 @@ impl Extensions {
 
     #[cold]
     #[inline(never)]
-    fn make<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> &T {
+    fn make<T: Extension>(&self, make: impl FnOnce() -> T) -> &T {
         let _making = self.making.lock();
         match self.find() {
             Ok(found) => found,
@@ -49,13 +55,22 @@ impl Extensions {
         }
     }
 
+    /// Tells all of them that the rank has left.
+    pub(super) fn tell_of_leaving(&self) {
+        let mut place = &self.first;
+        while let Some(node) = place.get() {
+            node.value.has_left();
+            place = &node.next;
+        }
+    }
+
     /// The value of this type, or the end of the list.
     #[inline(always)]
-    fn find<T: Any>(&self) -> Result<&T, &OnceLock<Box<Node>>> {
+    fn find<T: Extension>(&self) -> Result<&T, &OnceLock<Box<Node>>> {
         let mut place = &self.first;
         while let Some(node) = place.get() {
             if node.id == TypeId::of::<T>() {
-                let value: *const (dyn Any + Send + Sync) = &raw const *node.value;
+                let value: *const dyn Extension = &raw const *node.value;
                 // SAFETY: of this type, and in its box as long as the list.
                 return Ok(unsafe { &*value.cast::<T>() });
             }
@@ -74,6 +89,10 @@ impl fmt::Debug for Extensions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl Extension for u32 {}
+    impl Extension for String {}
+    impl Extension for Box<u64> {}
 
     #[test]
     fn each_type_has_one_value_which_is_made_once() {

@@ -213,7 +213,12 @@ impl Upcalls for Inner {
         if answers {
             self.resend(peer);
             self.tell_closed_again(peer);
+            self.tell_losses(peer);
         }
+    }
+
+    fn connected(&self, peer: Rank) {
+        self.tell_losses(peer);
     }
 
     fn ended(&self, peer: Rank) {

@@ -158,6 +158,9 @@ pub(crate) trait Upcalls: Send + Sync {
     /// acknowledges is sent again.
     fn lost(&self, peer: Rank, answers: bool);
 
+    /// There is a connection with `peer`, of another node, on which requests go.
+    fn connected(&self, peer: Rank);
+
     /// The process of `peer` has ended, or it has left.
     fn ended(&self, peer: Rank);
 

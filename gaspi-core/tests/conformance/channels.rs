@@ -449,6 +449,7 @@ fn what_a_layer_above_keeps_goes_before_its_rank() {
         channel: Channel,
         in_time: Arc<AtomicBool>,
     }
+    impl Extension for Engine {}
     impl Drop for Engine {
         fn drop(&mut self) {
             let closed = self.channel.check() == Err(Error::NotInitialised);

@@ -3,7 +3,7 @@
 use crate::error::Failure;
 use crate::types::*;
 use gaspi_collectives::{Reducer, ReductionFailed};
-use gaspi_core::{Error, Runtime};
+use gaspi_core::{Error, Extension, Runtime};
 use std::collections::HashMap;
 use std::ffi::c_void;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +24,8 @@ struct Table {
     /// Numbers are not reused, so that the use of a freed one is noticed.
     next: gaspi_coll_op_t,
 }
+
+impl Extension for Reductions {}
 
 impl Reductions {
     /// Those of this rank.

@@ -93,6 +93,17 @@ impl Inner {
         }
     }
 
+    /// Messages to `peer` were lost, whose senders may have ended with success: whoever waits for
+    /// them there is told. Only where `peer` can be reached.
+    pub(crate) fn tell_losses(&self, peer: Rank) {
+        let losses = self.channels.losses(peer);
+        let Some(arena) = self.channels.arena().filter(|_| losses > 0) else { return };
+        for end in arena.untold_losses(peer, losses) {
+            // Should that be lost too, it counts as one more.
+            let _ = self.endpoint(peer).put(end.lost(), None, Departure::Now);
+        }
+    }
+
     /// Counts something that uses arenas, which ends by [`end_use`](Inner::end_use) in any case.
     ///
     /// # Errors

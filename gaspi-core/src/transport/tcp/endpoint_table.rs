@@ -115,6 +115,8 @@ impl EndpointTable {
             || self.connections.is_stale(connection)
         {
             self.drop_with_doubt(up, connection);
+        } else if let Some(peer) = connection.peer() {
+            up.connected(Rank(peer));
         }
         if up.ranks().liveness(up.ranks().me) == liveness::LEFT {
             // It was not there yet when this was said on the others.
@@ -157,8 +159,8 @@ impl EndpointTable {
         up.lost(rank, true);
     }
 
-    /// Forgets a connection; what was under way on it fails.
-    pub(crate) fn drop_connection(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
+    /// Forgets a connection; what was under way on it fails. Says whether puts were.
+    pub(crate) fn drop_connection(&self, up: &dyn Upcalls, connection: &Arc<Connection>) -> bool {
         let lost = connection.shut_down();
         // Behind that: nobody puts it back any more.
         if let Some(fd) = connection.fd() {
@@ -166,7 +168,8 @@ impl EndpointTable {
         }
         self.connections.remove(connection);
         self.sets.wakeup.wake();
-        let Some(peer) = connection.peer().map(Rank) else { return };
+        let Some(peer) = connection.peer().map(Rank) else { return false };
+        let has_lost = !lost.is_empty();
         // Before anything goes by another one.
         fail_puts(up, peer, lost);
         self.connections.use_another(peer, connection);
@@ -175,13 +178,15 @@ impl EndpointTable {
             up.ranks().wake_own();
         }
         self.fail_requests(up, peer, connection.token);
+        has_lost
     }
 
     /// The same where nobody else looks whether the peer lives: what was under way is lost if it
     /// does.
     fn drop_with_doubt(&self, up: &dyn Upcalls, connection: &Arc<Connection>) {
         let asks = !connection.asks_nothing();
-        self.drop_connection(up, connection);
+        // Something may have been asked since.
+        let asks = self.drop_connection(up, connection) || asks;
         let peer = connection.peer().map(Rank).filter(|peer| asks && !up.ranks().is_leaving(*peer));
         if let Some(peer) = peer {
             self.suspect(up, peer);
