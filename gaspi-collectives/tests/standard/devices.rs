@@ -29,8 +29,16 @@ fn a_call_that_begins_anew_is_not_taken_for_the_one_that_failed() {
             fabric.link(0, 1, 1);
         }
     });
-    let [first, .., last] = &failures[..] else { panic!("three ranks") };
-    assert!(matches!(first[0], Error::Refused { rank: Rank(1), .. }), "{first:?}");
+    let [first, second, last] = &failures[..] else { panic!("three ranks") };
+    // Each of both finds it by itself, or hears first that the other one has.
+    let is_refused =
+        |error: &Error, by| matches!(error, Error::Refused { rank, .. } if *rank == by);
+    let is_told =
+        |error: &Error| error.to_string().contains("whose data its RDMA device cannot send");
+    let found = [is_refused(&first[0], Rank(1)), is_refused(&second[0], Rank(0))];
+    assert!(found[0] || found[1], "{failures:?}");
+    assert!(found[0] || is_told(&first[0]), "{failures:?}");
+    assert!(found[1] || is_told(&second[0]), "{failures:?}");
     let [Error::Mismatch { difference, .. }] = &last[..] else { panic!("{last:?}") };
     assert!(difference.contains("rank 2 called step 2 of allreduce"), "{difference}");
 }
