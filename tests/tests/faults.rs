@@ -323,8 +323,6 @@ fn a_lost_message_is_told() -> Result<()> {
     let outcome = job.wait()?.success()?;
     match learned.contains("rank 1") && learned.contains("lost") {
         true => Ok(()),
-        false => {
-            Err(outcome.failure("rank 0 was to learn that a message of rank 1 is lost").into())
-        }
+        false => Err(outcome.failure("rank 0 was to learn that a message of rank 1 is lost")),
     }
 }

@@ -360,6 +360,10 @@ pub(crate) struct FusedStep {
     /// Also a step whose values travel as this type, beside one whose values travel as f32
     #[arg(long, value_enum)]
     pub(crate) wire: Option<Wire>,
+
+    /// Also a step in the stable mode, beside one in the fast mode
+    #[arg(long)]
+    pub(crate) stable: bool,
 }
 
 /// A choice for `--wire`.

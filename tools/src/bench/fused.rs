@@ -4,7 +4,10 @@
 //! them all, then waits for each. With computing, the ranks spin between the submits as a backward
 //! pass would, and what is left behind the last submit is the exposed part.
 
-use crate::arguments::{FusedStep, Plain, TensorOrder, Wire};
+mod beside;
+
+use self::beside::{Kind, beside};
+use crate::arguments::{FusedStep, Plain, TensorOrder};
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, Segment, micros};
 use crate::library::{Fusions, Options, Tensor, TensorOptions};
@@ -23,13 +26,14 @@ use std::ffi::c_void;
 use std::time::{Duration, Instant};
 
 const GROUP_ALL: u8 = 0;
-const TYPE_F16: u32 = 32;
-const TYPE_BF16: u32 = 33;
 const TYPE_F32: u32 = 34;
 const OP_AVERAGE: u64 = 23;
 const FLOAT: usize = size_of::<f32>();
 /// How often a fused buffer is made for the row that says how long that takes.
 const SET_UPS: usize = 7;
+/// How long and how often ranks do nothing between two steps.
+const REST: Duration = Duration::from_millis(200);
+const RESTS: usize = 5;
 /// Steps behind which the memory that they have touched is read.
 const TOUCHING: u32 = 3;
 /// What they may touch, in terms of the bytes of all tensors, and a page for each bucket.
@@ -52,35 +56,7 @@ struct Gradients<'a> {
     order: TensorOrder,
     steps: Cell<u64>,
     compute: Duration,
-    travel: Travel,
-}
-
-/// How values travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Travel {
-    AsTheyAre,
-    As(Wire),
-}
-
-impl Travel {
-    /// As the library counts types; 0 is none.
-    fn number(self) -> u32 {
-        match self {
-            Travel::AsTheyAre => 0,
-            Travel::As(Wire::F16) => TYPE_F16,
-            Travel::As(Wire::Bf16) => TYPE_BF16,
-        }
-    }
-
-    /// What rounding on the way may come to, in terms of the sum of so many ranks.
-    fn tolerance(self, ranks: usize) -> f32 {
-        let digits = match self {
-            Travel::AsTheyAre => return 1e-6,
-            Travel::As(Wire::F16) => 11,
-            Travel::As(Wire::Bf16) => 8,
-        };
-        ranks as f32 / (1 << digits) as f32
-    }
+    kind: Kind,
 }
 
 impl<'a> Gradients<'a> {
@@ -89,12 +65,12 @@ impl<'a> Gradients<'a> {
         procedures: Fusions,
         counts: &[usize],
         step: &FusedStep,
-        travel: Travel,
+        kind: Kind,
     ) -> Result<u64> {
         let tensors: Vec<Tensor> =
             counts.iter().map(|count| Tensor::of(*count, TYPE_F32)).collect();
         let (threshold, background) = (step.threshold as u64, !step.no_background);
-        let options = TensorOptions::of(OP_AVERAGE, threshold, background, travel.number());
+        let options = TensorOptions::of(OP_AVERAGE, threshold, background, kind.numbers());
         let mut fusion = 0;
         // SAFETY: as many tensors as it says.
         let status = unsafe {
@@ -116,9 +92,9 @@ impl<'a> Gradients<'a> {
         procedures: Fusions,
         counts: &'a [usize],
         step: &FusedStep,
-        travel: Travel,
+        kind: Kind,
     ) -> Result<Gradients<'a>> {
-        let fusion = Gradients::create(job, procedures, counts, step, travel)?;
+        let fusion = Gradients::create(job, procedures, counts, step, kind)?;
         let mut places = Vec::with_capacity(counts.len());
         for tensor in 0..counts.len() {
             let mut place = std::ptr::null_mut::<c_void>();
@@ -140,7 +116,7 @@ impl<'a> Gradients<'a> {
             order,
             steps,
             compute,
-            travel,
+            kind,
         };
         gradients.fill();
         Ok(gradients)
@@ -162,7 +138,7 @@ impl<'a> Gradients<'a> {
         for (tensor, count) in self.counts.iter().enumerate() {
             let value = Gradients::value(self.job.rank, tensor);
             // Places of values that travel in 16 bits hold those.
-            let in_place = if self.travel == Travel::AsTheyAre { *count } else { 0 };
+            let in_place = if self.kind.wire.is_none() { *count } else { 0 };
             for index in 0..in_place {
                 // SAFETY: inside of the tensor's place, which has been waited for.
                 unsafe { self.places[tensor].add(index).write(value) };
@@ -246,7 +222,7 @@ impl<'a> Gradients<'a> {
     fn differs(&self, tensor: usize, found: f32) -> bool {
         let all = (0..self.job.ranks).map(|rank| Gradients::value(rank, tensor));
         let mean = all.sum::<f32>() / self.job.ranks as f32;
-        (found - mean).abs() > mean * self.travel.tolerance(self.job.ranks)
+        (found - mean).abs() > mean * self.kind.tolerance(self.job.ranks)
     }
 
     /// All tensors from private memory, and their sums lent.
@@ -379,13 +355,27 @@ fn set_up(job: &Job, procedures: Fusions, counts: &[usize], step: &FusedStep) ->
         let mut made = 0;
         samples.extend(run_together(job, job.ranks, || {
             let begin = Instant::now();
-            made = Gradients::create(job, procedures, counts, step, Travel::AsTheyAre)?;
+            made = Gradients::create(job, procedures, counts, step, Kind::default())?;
             Ok(Some(micros(begin.elapsed())))
         })?);
         // SAFETY: no arguments but the number.
         job.call("gaspi_fusion_free", unsafe { (procedures.free)(made) })?;
     }
     Ok(Samples::new(samples))
+}
+
+/// Processor time of the slowest rank between two steps, while its program sleeps.
+fn at_rest(job: &Job) -> Result<Row> {
+    let mut samples = Vec::new();
+    for _ in 0..RESTS {
+        samples.extend(run_together(job, job.ranks, || {
+            let begin = cpu_time();
+            std::thread::sleep(REST);
+            Ok(Some(micros(cpu_time().saturating_sub(begin))))
+        })?);
+    }
+    let row = Row::new("fusion", "CPU at rest", Samples::new(samples));
+    Ok(row.limit("0.1 % of the time", micros(REST) / 1000.0))
 }
 
 /// What the library counts for an operation of so many bytes; None if it has no such counters.
@@ -420,7 +410,7 @@ fn touched(
 ) -> Result<Option<Row>> {
     job.barrier()?;
     let before = resident::proportional();
-    let gradients = Gradients::new(job, procedures, counts, step, Travel::AsTheyAre)?;
+    let gradients = Gradients::new(job, procedures, counts, step, Kind::default())?;
     (0..TOUCHING).try_for_each(|_| gradients.step_in_place(Duration::ZERO).map(drop))?;
     job.barrier()?;
     let grown = resident::proportional().zip(before).map(|(now, then)| now.saturating_sub(then));
@@ -439,38 +429,6 @@ fn touched(
     }))
 }
 
-/// A step whose values travel in 16 bits, beside one whose values travel as they are.
-fn narrow(
-    job: &Job,
-    procedures: Fusions,
-    counts: &[usize],
-    step: &FusedStep,
-    wire: Wire,
-) -> Result<Row> {
-    let bytes = counts.iter().sum::<usize>() * FLOAT;
-    let of =
-        |travel| Gradients::new(job, procedures, counts, step, travel).map(Gradients::with_private);
-    let (plain, narrow) = (of(Travel::AsTheyAre)?, of(Travel::As(wire))?);
-    let lane =
-        |gradients: &Gradients<'_>, batch| timed(batch, || gradients.step_copied()).map(Some);
-    let measured = {
-        let mut lanes =
-            [Lane::new(|batch| lane(&plain, batch)), Lane::new(|batch| lane(&narrow, batch))];
-        interleave(job, job.ranks, schedule(&step.plain, bytes), &mut lanes, |_| {
-            narrow.wrong_of_copied()
-        })?
-    };
-    plain.free()?;
-    narrow.free()?;
-    let variant = match wire {
-        Wire::F16 => "wire f16",
-        Wire::Bf16 => "wire bf16",
-    };
-    let [as_it_is, narrow] = [0, 1].map(|lane| measured.samples[lane].clone());
-    let row = Row::new("fusion", variant, narrow).size(bytes).errors(measured.errors);
-    Ok(row.limit("wire f32", as_it_is.median()))
-}
-
 pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()> {
     let procedures = job.extensions.fusions.ok_or_else(|| without(job, "gaspi_fusion_*"))?;
     let counts = tensors::counts(&step.tensors)?;
@@ -480,9 +438,9 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
     let touched = touched(job, procedures, &counts, step)?;
     let set_up = set_up(job, procedures, &counts, step)?;
     let segment = job.segment(SEGMENT, bytes)?;
-    let gradients = Gradients::new(job, procedures, &counts, step, Travel::AsTheyAre)?;
+    let gradients = Gradients::new(job, procedures, &counts, step, Kind::default())?;
     let gradients = gradients.with_private();
-    let cpu = [Cell::new(0.0), Cell::new(0.0)];
+    let cpu = [const { Cell::new(0.0) }; 3];
     let measured = {
         let gradients = &gradients;
         let exposed = &RefCell::new(Vec::new());
@@ -500,13 +458,14 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
         if !gradients.compute.is_zero() {
             lanes.push(Lane::new(|batch| {
                 exposed.borrow_mut().clear();
-                let us = timed(batch, || {
+                let step = || {
                     let submitted = gradients.step_in_place(gradients.compute)?;
                     exposed.borrow_mut().push(micros(submitted.elapsed()));
                     Ok(())
-                })?;
-                Ok(Some(us))
+                };
+                timed_with_cpu(batch, &cpu[2], step).map(Some)
             }));
+            lanes.push(of_last_batch(&cpu[2]));
             // Of the batch before, behind what was not measured.
             lanes.push(Lane::new(|batch| {
                 let exposed = exposed.borrow();
@@ -521,10 +480,11 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
     let steps = [carried(job, bytes, in_place)?, carried(job, bytes, || gradients.step_lent())?];
     let mut rows = vec![Row::new("fusion", "set-up", set_up)];
     rows.extend(rows_of(&measured, bytes, f64::from(step.compute), steps));
+    rows.push(at_rest(job)?);
     gradients.free()?;
     segment.delete()?;
-    if let Some(wire) = step.wire {
-        rows.push(narrow(job, procedures, &counts, step, wire)?);
+    for kind in Kind::wanted(step) {
+        rows.push(beside(job, procedures, &counts, step, kind)?);
     }
     if job.rank == 0 {
         rows.iter().try_for_each(|row| report.row(Layout::Step, row))?;
@@ -554,8 +514,10 @@ fn rows_of(
         row("private, lent", lent, "all-reduce + memcpy", one + copy).carried(of_lent),
         row("CPU, in place", cpu, "CPU of one all-reduce", cpu_of_one),
     ];
-    if let [whole, exposed] = computing {
+    if let [whole, cpu, exposed] = computing {
         rows.push(row("with computing", whole, "computing + all-reduce", compute_us + one));
+        let limit = "computing + CPU of one all-reduce";
+        rows.push(row("CPU, with computing", cpu, limit, compute_us + cpu_of_one));
         rows.push(row("exposed", exposed, "one all-reduce", one));
     }
     rows

@@ -60,7 +60,7 @@ const fn entry(
 }
 
 /// Within a machine.
-const SHM: [Entry; 14] = [
+const SHM: [Entry; 16] = [
     entry("write-notify-lat", "notified", EIGHT, PAIR, Goal::AtMost(1.15)),
     entry("write-notify-lat", "taken", BULK, PAIR, Goal::AtLeast(0.9)),
     entry("notify-rate", "waitsome-test", ANY, PAIR, Goal::AtMost(2.5)),
@@ -75,6 +75,8 @@ const SHM: [Entry; 14] = [
     entry("barrier", "barrier", ANY, (16, 16), Goal::AtMost(12.0)),
     entry("allreduce-standard", "sum f64", EIGHT, PAIR, Goal::AtMost(4.5)),
     entry("write-rate", "threads", EIGHT, PAIR, Goal::AtLeast(0.8)),
+    entry("fusion", "wire bf16", LARGE, ANY, Goal::AtMost(1.3)),
+    entry("fusion", "wire f16", LARGE, ANY, Goal::AtMost(1.3)),
 ];
 
 /// Between processes connected by TCP, wherever they run.
@@ -99,6 +101,21 @@ const VERBS: [Entry; 9] = [
     entry("read-bw", "read", VERBS_BULK, PAIR, Goal::AtLeast(0.95)),
     entry("atomic-lat", "fetch_add", ANY, PAIR, Goal::AtMost(1.25)),
     entry("barrier", "barrier", ANY, PAIR, Goal::AtMost(1.3)),
+];
+
+/// Tensors of a large model, and of one of some hundred short ones.
+const LARGE: (usize, usize) = (32 << 20, usize::MAX);
+const SHORT: (usize, usize) = (512 << 10, 2 << 20);
+
+/// Fused buffers, whatever carries them.
+const FUSED: [Entry; 7] = [
+    entry("fusion", "in place", LARGE, ANY, Goal::AtMost(1.1)),
+    entry("fusion", "in place", SHORT, ANY, Goal::AtMost(1.5)),
+    entry("fusion", "private, lent", LARGE, ANY, Goal::AtMost(1.2)),
+    entry("fusion", "with computing", LARGE, ANY, Goal::AtMost(1.05)),
+    entry("fusion", "CPU, with computing", LARGE, ANY, Goal::AtMost(1.1)),
+    entry("fusion", "CPU at rest", ANY, ANY, Goal::AtMost(1.0)),
+    entry("fusion", "stable", LARGE, ANY, Goal::AtMost(1.1)),
 ];
 
 /// What the choice of an algorithm may cost in terms of the best, if that is not within the noise.
@@ -141,7 +158,7 @@ pub(crate) fn of(row: &Row, ranks: usize, transport: &str) -> Option<Goal> {
         "verbs" => &VERBS,
         _ => &[],
     };
-    let found = goals.iter().find(|entry| {
+    let found = goals.iter().chain(&FUSED).find(|entry| {
         entry.test == row.test
             && entry.variant == row.variant
             && row.size.is_none_or(|size| within(entry.sizes, size))

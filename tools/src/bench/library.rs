@@ -209,7 +209,12 @@ pub(crate) struct TensorOptions {
 
 impl TensorOptions {
     /// Those of GASPI_FUSION_OPTIONS_INIT but for these.
-    pub(crate) fn of(op: u64, threshold: u64, background: bool, wire: c_uint) -> TensorOptions {
+    pub(crate) fn of(
+        op: u64,
+        threshold: u64,
+        background: bool,
+        [wire, mode]: [c_uint; 2],
+    ) -> TensorOptions {
         TensorOptions {
             size: size_of::<TensorOptions>(),
             op,
@@ -220,7 +225,7 @@ impl TensorOptions {
             contributions: 1,
             wire,
             background: background.into(),
-            mode: 0,
+            mode,
             reserved: 0,
         }
     }
