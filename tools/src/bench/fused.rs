@@ -4,9 +4,9 @@
 //! them all, then waits for each. With computing, the ranks spin between the submits as a backward
 //! pass would, and what is left behind the last submit is the exposed part.
 
-mod beside;
+mod variants;
 
-use self::beside::{Kind, beside};
+use self::variants::{Kind, compared};
 use crate::arguments::{FusedStep, Plain, TensorOrder};
 use crate::failure::{Failure, Result};
 use crate::job::{Job, LIMIT_MS, Segment, micros};
@@ -484,7 +484,7 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
     gradients.free()?;
     segment.delete()?;
     for kind in Kind::wanted(step) {
-        rows.push(beside(job, procedures, &counts, step, kind)?);
+        rows.push(compared(job, procedures, &counts, step, kind)?);
     }
     if job.rank == 0 {
         rows.iter().try_for_each(|row| report.row(Layout::Step, row))?;

@@ -67,7 +67,7 @@ impl Kind {
 }
 
 /// A step of this kind, from private memory and back, beside a plain one.
-pub(super) fn beside(
+pub(super) fn compared(
     job: &Job,
     procedures: Fusions,
     counts: &[usize],
