@@ -50,7 +50,8 @@ fn lines<'a>(outcome: &'a Outcome, word: &str) -> Vec<&'a str> {
     outcome.stdout.lines().filter(|line| line.starts_with(word)).collect()
 }
 
-fn expect_refusal(outcome: &Outcome) -> Result<()> {
+/// Every rank is told of one that has too few, of `POOR` if that is the only one.
+fn expect_refusal(outcome: &Outcome, of_all: bool) -> Result<()> {
     expect_no_deaths(outcome)?;
     if outcome.elapsed > START_LIMIT {
         return Err(outcome.failure("it took too long"));
@@ -60,7 +61,7 @@ fn expect_refusal(outcome: &Outcome) -> Result<()> {
         return Err(outcome.failure("every rank was to be refused"));
     }
     let wrong = refused.iter().find(|line| {
-        let names = format!("rank {POOR} needs ");
+        let names = if of_all { " needs ".to_owned() } else { format!("rank {POOR} needs ") };
         !(line.contains(&names)
             && line.contains("too many open files")
             && line.contains("ulimit -n"))
@@ -94,7 +95,22 @@ fn a_segment_that_cannot_be_mapped_is_the_error_of_the_access() -> Result<()> {
 fn a_rank_with_too_few_descriptors_is_named_on_all_ranks() -> Result<()> {
     for transport in TRANSPORTS {
         for limit in [16, 20, 24] {
-            expect_refusal(&poor_rank(transport, &format!("-n {limit}"))?)?;
+            expect_refusal(&poor_rank(transport, &format!("-n {limit}"))?, false)?;
+        }
+        expect_refusal(&limited(transport, "true", "-n 20")?, true)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn few_descriptors_are_enough_for_few_ranks() -> Result<()> {
+    for transport in TRANSPORTS {
+        for condition in [&format!("test \"$GASPI_RANK\" = {POOR}"), "true"] {
+            for limit in [64, 256] {
+                let outcome = limited(transport, condition, &format!("-n {limit}"))?.success()?;
+                expect_no_deaths(&outcome)?;
+                assert_eq!(lines(&outcome, "joined ").len(), RANKS as usize, "{}", outcome.stdout);
+            }
         }
     }
     Ok(())
@@ -122,7 +138,7 @@ fn the_need_that_is_told_is_enough() -> Result<()> {
         let outcome = limited(transport, "true", &format!("-n {need}"))?.success()?;
         expect_no_deaths(&outcome)?;
         assert_eq!(lines(&outcome, "joined ").len(), RANKS as usize, "{}", outcome.stdout);
-        expect_refusal(&poor_rank(transport, &format!("-n {}", need - 1))?)?;
+        expect_refusal(&poor_rank(transport, &format!("-n {}", need - 1))?, false)?;
     }
     Ok(())
 }

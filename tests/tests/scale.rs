@@ -39,6 +39,11 @@ const OWN_MAPPINGS: u64 = 16;
 const SEGMENT_MAPPINGS: u64 = 2;
 /// Descriptors after gaspi_proc_init by TCP, those included that the program was started with.
 const DESCRIPTORS_BY_TCP: u64 = 40;
+/// A job that does nothing: how long it is looked at, and the processor time of all its ranks:
+/// 0.5 ms a second. It was 2 ms when each rank asked each other one whether it lives.
+const IDLE_RANKS: u32 = 64;
+const IDLE_TIME: Duration = Duration::from_secs(2);
+const IDLE_US: u64 = 1000;
 /// CPU time counts what other work does to caches too: one job of these has to keep the limits.
 const ATTEMPTS: usize = 3;
 
@@ -83,6 +88,7 @@ fn trials() -> Vec<Trial> {
     }
     let name = format!("steps/tcp/{}-ranks", CPU_BY_TCP.ranks);
     trials.push(trial(name, || steps_by_tcp(&CPU_BY_TCP)));
+    trials.push(trial("idle/tcp/64-ranks".to_owned(), idle_by_tcp));
     let first = base_seed();
     for (transport, ranks) in [("shm", most), ("tcp", 128)] {
         let name = format!("death/{transport}/{ranks}-ranks/rank-0");
@@ -230,6 +236,38 @@ fn steps_by_tcp(cpu: &Cpu) -> Result<()> {
         // Two and a half times of what was measured.
         figures.expect_at_most("private_kib", 1380)
     })
+}
+
+/// Ranks whose programs sleep use no processor, though each is a node of its own.
+fn idle_by_tcp() -> Result<()> {
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_victim"));
+    let job = Job::launched(IDLE_RANKS, &program)?.limit(LIMIT).env("GASPI_TRANSPORT", "tcp");
+    let job = job.args(["wait", "none", "0"]).start()?;
+    job.lines("ready ", IDLE_RANKS as usize)?;
+    let ranks = (0..IDLE_RANKS).map(|rank| job.rank(rank as u16)).collect::<Result<Vec<_>>>()?;
+    let used_us = || ranks.iter().map(|rank| cpu_us(rank.pid)).sum::<Result<u64>>();
+    let mut seen = Vec::new();
+    // The last ranks may still be on their way to where they wait.
+    for _ in 0..ATTEMPTS {
+        let before = used_us()?;
+        assert!(before > 0, "the kernel counts");
+        std::thread::sleep(IDLE_TIME);
+        seen.push(used_us()? - before);
+        if seen.last().is_some_and(|used| *used <= IDLE_US) {
+            return Ok(());
+        }
+    }
+    Err(Failed(format!("all ranks used {seen:?} us, each time within {IDLE_TIME:?}")))
+}
+
+/// Processor time that the threads of a process have used so far.
+fn cpu_us(pid: libc::pid_t) -> Result<u64> {
+    let mut sum_ns = 0;
+    for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+        let text = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+        sum_ns += text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).unwrap_or_default();
+    }
+    Ok(sum_ns / 1000)
 }
 
 /// One rank is killed. The others learn it from the state vector, a barrier that waits fails, and

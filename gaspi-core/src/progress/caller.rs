@@ -147,7 +147,11 @@ impl Sockets for Tcp<'_> {
     fn sleep(&self, limit: Duration, announce: &mut dyn FnMut() -> bool) -> bool {
         let endpoints = self.table;
         endpoints.flush_corked(self.up);
-        let Some(mut receiver) = try_receiver(endpoints) else { return false };
+        let Some(mut receiver) = try_receiver(endpoints) else {
+            // Who has them may only have looked behind a post, and neither sleeps there nor waits.
+            self.arm_thread_unless_slept_on();
+            return false;
+        };
         endpoints.polling.note_caller_poll();
         receiver.flush_acks(*self, Flush::All);
         let all = receiver.rejoin_epoll(endpoints);
@@ -179,10 +183,7 @@ impl Sockets for Tcp<'_> {
         // Said before: that this thread neither sleeps on the sockets nor looks after them.
         fence(Ordering::SeqCst);
         self.wake_who_leaves();
-        if endpoints.polling.owner() == PollOwner::Caller && !endpoints.polling.has_sleeper() {
-            // Without a wake: it would run at once, in the way of whoever has waited.
-            endpoints.polling.change_owner(&endpoints.sets, PollOwner::Caller, PollOwner::Thread);
-        }
+        self.arm_thread_unless_slept_on();
     }
 }
 
@@ -205,6 +206,16 @@ impl Tcp<'_> {
         Sockets::look(&self);
         Sockets::leave(&self);
         true
+    }
+
+    /// Has the progress thread listen where a caller was to look after the sockets, and none sleeps
+    /// on them.
+    fn arm_thread_unless_slept_on(self) {
+        let EndpointTable { polling, sets, .. } = self.table;
+        if polling.owner() == PollOwner::Caller && !polling.has_sleeper() {
+            // Without a wake: it would run at once, in the way of whoever has waited.
+            polling.change_owner(sets, PollOwner::Caller, PollOwner::Thread);
+        }
     }
 
     #[cold]

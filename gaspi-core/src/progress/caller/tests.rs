@@ -178,6 +178,43 @@ fn who_sleeps_after_lively_traffic_is_woken_and_relieves_the_progress_thread() {
 }
 
 #[test]
+fn who_finds_the_sockets_taken_and_sleeps_elsewhere_has_them_looked_after() {
+    let [a, b] = ranks("elsewhere");
+    for _ in 0..5 {
+        talk_until_apart(&a, &b);
+        std::thread::scope(|scope| {
+            let waiter = scope.spawn(|| hear(&b));
+            let wake = || b.inner().ranks.area.wake(b.rank());
+            let sleeps_on_them = || endpoints(&b).polling.has_sleeper();
+            let mut held = None;
+            await_that("the waiter has left the sockets to who holds them", || {
+                let relieved = sleeps_on_them() && poll_owner_of(&b) == PollOwner::Caller;
+                if held.is_none() && !relieved {
+                    wake();
+                }
+                if held.is_none() && relieved {
+                    wake();
+                    held = try_receiver(endpoints(&b));
+                }
+                let awaited = &b.inner().ranks.area.own_wakeup().awaited;
+                held.is_some() && !sleeps_on_them() && awaited.load(Ordering::Relaxed) != 0
+            });
+            // As who has only posted: it neither waits nor sleeps.
+            drop(held);
+            tell(&a, &b);
+            let end = Instant::now() + Duration::from_secs(20);
+            while !waiter.is_finished() {
+                if Instant::now() > end {
+                    wake();
+                    panic!("nobody looks after the sockets");
+                }
+                std::thread::yield_now();
+            }
+        });
+    }
+}
+
+#[test]
 fn the_end_of_a_socket_that_is_apart_is_noticed_while_nobody_calls() {
     let [a, b] = ranks("ends");
     talk_until_apart(&a, &b);
