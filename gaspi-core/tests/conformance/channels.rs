@@ -272,58 +272,63 @@ fn a_sender_sees_how_far_its_receiver_is() {
 }
 
 fn lines_carry_words_and_staging() {
-    run(4, |rt| {
-        let channel = open(rt);
-        let local: Vec<usize> = (0..4).filter(|member| channel.is_local(*member)).collect();
-        assert_eq!(local.len() as u32, rt.local_size());
-        for member in 0..4 {
-            let same = channel.node(member) == channel.node(channel.me());
-            assert_eq!(same, channel.is_local(member));
-        }
-        assert_eq!(channel.node(0), 0);
-        let word = |member: usize, sequence: u64| member as u64 * 1_000_003 + sequence * 7;
-        for sequence in 1..2000 {
-            let own = word(channel.me(), sequence);
-            fill(&channel.stage(channel.me(), sequence), &[own as u8; 512]);
-            channel.arrive(sequence, sequence * 3, &[own, sequence]);
-            for member in &local {
-                let arrived = || {
-                    let look = channel.poll(*member, sequence);
-                    assert!(matches!(look, Poll::Missing | Poll::Arrived(_)), "{look:?}");
-                    (look == Poll::Arrived(sequence * 3)).then_some(())
-                };
-                until(&channel, arrived).expect("all arrive");
-                let theirs = word(*member, sequence);
-                assert_eq!(channel.payload(*member, sequence)[..2], [theirs, sequence]);
-                let stage = channel.stage(*member, sequence);
-                assert_eq!(read(&stage, 512), vec![theirs as u8; 512]);
+    for size in ranks::sizes(&[4]) {
+        run(size, |rt| {
+            let channel = open(rt);
+            let n = size as usize;
+            let local: Vec<usize> = (0..n).filter(|member| channel.is_local(*member)).collect();
+            assert_eq!(local.len() as u32, rt.local_size());
+            for member in 0..n {
+                let same = channel.node(member) == channel.node(channel.me());
+                assert_eq!(same, channel.is_local(member));
             }
-        }
-        meet(rt);
-    });
+            assert_eq!(channel.node(0), 0);
+            let word = |member: usize, sequence: u64| member as u64 * 1_000_003 + sequence * 7;
+            for sequence in 1..2000 {
+                let own = word(channel.me(), sequence);
+                fill(&channel.stage(channel.me(), sequence), &[own as u8; 512]);
+                channel.arrive(sequence, sequence * 3, &[own, sequence]);
+                for member in &local {
+                    let arrived = || {
+                        let look = channel.poll(*member, sequence);
+                        assert!(matches!(look, Poll::Missing | Poll::Arrived(_)), "{look:?}");
+                        (look == Poll::Arrived(sequence * 3)).then_some(())
+                    };
+                    until(&channel, arrived).expect("all arrive");
+                    let theirs = word(*member, sequence);
+                    assert_eq!(channel.payload(*member, sequence)[..2], [theirs, sequence]);
+                    let stage = channel.stage(*member, sequence);
+                    assert_eq!(read(&stage, 512), vec![theirs as u8; 512]);
+                }
+            }
+            meet(rt);
+        });
+    }
 }
 
 fn the_latest_notice_of_each_reaches_everybody() {
-    run(4, |rt| {
-        let channel = open(rt);
-        assert!((0..4).all(|member| channel.read_notice(member).is_none()));
-        meet(rt);
-        for round in 1..=500 {
-            let me = channel.me() as u64;
-            channel.publish_notice([round, me, !round, round * me, 0, 5]);
-        }
-        for member in 0..4u64 {
-            let last = [500, member, !500, 500 * member, 0, 5];
-            let told = || {
-                let told = channel.read_notice(member as usize)?;
-                // Whatever is seen on the way is one of the notices.
-                assert_eq!(told, [told[0], member, !told[0], told[0] * member, 0, 5]);
-                (told == last).then_some(())
-            };
-            until(&channel, told).expect("told");
-        }
-        meet(rt);
-    });
+    for size in ranks::sizes(&[4]) {
+        run(size, |rt| {
+            let channel = open(rt);
+            assert!((0..size as usize).all(|member| channel.read_notice(member).is_none()));
+            meet(rt);
+            for round in 1..=500 {
+                let me = channel.me() as u64;
+                channel.publish_notice([round, me, !round, round * me, 0, 5]);
+            }
+            for member in 0..u64::from(size) {
+                let last = [500, member, !500, 500 * member, 0, 5];
+                let told = || {
+                    let told = channel.read_notice(member as usize)?;
+                    // Whatever is seen on the way is one of the notices.
+                    assert_eq!(told, [told[0], member, !told[0], told[0] * member, 0, 5]);
+                    (told == last).then_some(())
+                };
+                until(&channel, told).expect("told");
+            }
+            meet(rt);
+        });
+    }
 }
 
 fn programs_do_not_see_the_memory_of_channels() {
@@ -380,68 +385,72 @@ fn programs_do_not_see_the_memory_of_channels() {
 }
 
 fn memory_of_members_is_reached_where_it_lies() {
-    run(4, |rt| {
-        let channel = open(rt);
-        let me = channel.me();
-        make(rt, S0, 4096);
-        rt.segment_alloc(S1, 4096, Init::Zeroed).expect("a segment of its own");
-        let start = rt.segment_ptr(S0).expect("a segment");
-        put_u64(rt, S0, 128, 100 + me as u64);
-        let mut private = vec![200 + me as u64, 0];
-        let in_segment = channel.locate(start.wrapping_add(128), 8);
-        assert!(
-            matches!(in_segment, Location::Segment { id: S0, offset: 128, .. }),
-            "{in_segment:?}"
-        );
-        let tail = channel.locate(start.wrapping_add(4090), 8);
-        assert_eq!(tail, Location::Address(start as u64 + 4090), "not all of it lies inside");
-        let own = rt.segment_ptr(S1).expect("a segment");
-        let unknown = channel.locate(own, 8);
-        let alone = rt.local_size() == 1;
-        assert_eq!(matches!(unknown, Location::Segment { .. }), alone, "{unknown:?}");
-        let address = channel.locate(private.as_ptr().cast(), 16);
-        assert_eq!(address, Location::Address(private.as_ptr() as u64));
-        let [one, two] = in_segment.encode();
-        channel.arrive(1, 0, &[one, two, private.as_mut_ptr() as u64]);
-        for member in (0..4).filter(|member| channel.is_local(*member)) {
-            until(&channel, || (channel.poll(member, 1) == Poll::Arrived(0)).then_some(()))
-                .unwrap();
-            let [one, two, address, ..] = channel.payload(member, 1);
-            let reached = channel.reach(member, Location::decode([one, two]), 8).expect("mapped");
-            let found = read(&reached.slice().expect("mapped"), 8);
-            assert_eq!(found, (100 + member as u64).to_ne_bytes());
-            assert!(channel.reach(member, Location::decode([one, two]), 8192).is_none());
-            assert!(channel.all_reachable(), "threads of one process");
-            if member == me {
-                continue;
+    for size in ranks::sizes(&[4]) {
+        run(size, |rt| {
+            let channel = open(rt);
+            let (me, n) = (channel.me(), size as usize);
+            make(rt, S0, 4096);
+            rt.segment_alloc(S1, 4096, Init::Zeroed).expect("a segment of its own");
+            let start = rt.segment_ptr(S0).expect("a segment");
+            put_u64(rt, S0, 128, 100 + me as u64);
+            let mut private = vec![200 + me as u64, 0];
+            let in_segment = channel.locate(start.wrapping_add(128), 8);
+            assert!(
+                matches!(in_segment, Location::Segment { id: S0, offset: 128, .. }),
+                "{in_segment:?}"
+            );
+            let tail = channel.locate(start.wrapping_add(4090), 8);
+            assert_eq!(tail, Location::Address(start as u64 + 4090), "not all of it lies inside");
+            let own = rt.segment_ptr(S1).expect("a segment");
+            let unknown = channel.locate(own, 8);
+            let alone = rt.local_size() == 1;
+            assert_eq!(matches!(unknown, Location::Segment { .. }), alone, "{unknown:?}");
+            let address = channel.locate(private.as_ptr().cast(), 16);
+            assert_eq!(address, Location::Address(private.as_ptr() as u64));
+            let [one, two] = in_segment.encode();
+            channel.arrive(1, 0, &[one, two, private.as_mut_ptr() as u64]);
+            for member in (0..n).filter(|member| channel.is_local(*member)) {
+                until(&channel, || (channel.poll(member, 1) == Poll::Arrived(0)).then_some(()))
+                    .unwrap();
+                let [one, two, address, ..] = channel.payload(member, 1);
+                let reached =
+                    channel.reach(member, Location::decode([one, two]), 8).expect("mapped");
+                let found = read(&reached.slice().expect("mapped"), 8);
+                assert_eq!(found, (100 + member as u64).to_ne_bytes());
+                assert!(channel.reach(member, Location::decode([one, two]), 8192).is_none());
+                assert!(channel.all_reachable(), "threads of one process");
+                if member == me {
+                    continue;
+                }
+                let location = Location::Address(address);
+                assert!(channel.reach(member, location, 16).expect("allowed").slice().is_none());
+                let mut value = 0u64;
+                // SAFETY: writes eight bytes onto this stack.
+                unsafe { channel.pull(member, address, (&raw mut value).cast(), 8) }
+                    .expect("copied");
+                assert_eq!(value, 200 + member as u64);
+                let gift = 300 + me as u64;
+                // SAFETY: reads eight bytes of this stack; the member expects them.
+                unsafe { channel.push(member, address + 8, (&raw const gift).cast(), 8) }
+                    .expect("copied");
+                // SAFETY: the target is this stack, of which nothing is written.
+                let nowhere = unsafe { channel.pull(member, 16, (&raw mut value).cast(), 8) };
+                fails!(nowhere, Error::Refused { .. });
             }
-            let location = Location::Address(address);
-            assert!(channel.reach(member, location, 16).expect("allowed").slice().is_none());
-            let mut value = 0u64;
-            // SAFETY: writes eight bytes onto this stack.
-            unsafe { channel.pull(member, address, (&raw mut value).cast(), 8) }.expect("copied");
-            assert_eq!(value, 200 + member as u64);
-            let gift = 300 + me as u64;
-            // SAFETY: reads eight bytes of this stack; the member expects them.
-            unsafe { channel.push(member, address + 8, (&raw const gift).cast(), 8) }
-                .expect("copied");
-            // SAFETY: the target is this stack, of which nothing is written.
-            let nowhere = unsafe { channel.pull(member, 16, (&raw mut value).cast(), 8) };
-            fails!(nowhere, Error::Refused { .. });
-        }
-        meet(rt);
-        // SAFETY: all members have met after they wrote there.
-        let given = unsafe { private.as_ptr().add(1).read_volatile() };
-        let gave = (0..4).any(|m| m != me && channel.is_local(m) && given == 300 + m as u64);
-        assert!(gave || alone, "{given}");
-        // One that is deleted is not reached any more.
-        let reached = channel.reach(me, in_segment, 8);
-        assert!(reached.is_some());
-        rt.segment_delete(S0).expect("deleted");
-        meet(rt);
-        assert!(channel.reach(me, in_segment, 8).is_none());
-        meet(rt);
-    });
+            meet(rt);
+            // SAFETY: all members have met after they wrote there.
+            let given = unsafe { private.as_ptr().add(1).read_volatile() };
+            let gave = (0..n).any(|m| m != me && channel.is_local(m) && given == 300 + m as u64);
+            assert!(gave || alone, "{given}");
+            // One that is deleted is not reached any more.
+            let reached = channel.reach(me, in_segment, 8);
+            assert!(reached.is_some());
+            rt.segment_delete(S0).expect("deleted");
+            meet(rt);
+            assert!(channel.reach(me, in_segment, 8).is_none());
+            meet(rt);
+        });
+    }
 }
 
 fn what_a_layer_above_keeps_goes_before_its_rank() {
@@ -492,5 +501,8 @@ tests! {
         memory_of_members_is_reached_where_it_lies,
         what_a_layer_above_keeps_goes_before_its_rank;
     SEVERAL:
-        messages_between_all_pairs_arrive_in_order_and_whole;
+        messages_between_all_pairs_arrive_in_order_and_whole,
+        lines_carry_words_and_staging,
+        the_latest_notice_of_each_reaches_everybody,
+        memory_of_members_is_reached_where_it_lies;
 }

@@ -268,7 +268,11 @@ fn mismatches_in_a_row_are_found_by_all() {
 }
 
 fn who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others() {
-    for (size, odd) in [(3, 0), (3, 2), (5, 1), (8, 0), (8, 4), (8, 6), (8, 7)] {
+    let usual = [(3, 0), (3, 2), (5, 1), (8, 0), (8, 4), (8, 6), (8, 7)];
+    // The first one of a node, one behind it, and the last of all.
+    let several = |size| [0, size / 2, size - 1].map(|odd| (size, odd));
+    let several: Vec<(u32, u32)> = ranks::sizes(&[]).into_iter().flat_map(several).collect();
+    for (size, odd) in if several.is_empty() { usual.to_vec() } else { several } {
         run(size, |rt| {
             meet(rt);
             if u32::from(rt.rank().0) == odd {
@@ -416,33 +420,35 @@ fn a_rank_that_has_tried_a_barrier_once_is_named_to_those_in_another_call() {
 }
 
 fn a_death_ends_the_barrier_of_the_others_soon() {
-    let ready = Barrier::new(5);
-    run_owned(5, &Config::default(), |rt| {
-        meet(&rt);
-        // Nobody is still on the way when one of them ends.
-        ready.wait();
-        if rt.rank() == Rank(3) {
-            return die(rt);
-        }
-        let barrier = within(Duration::from_secs(10), "the news of a death", || {
-            rt.barrier(GroupId::ALL, Timeout::Block)
+    for size in ranks::sizes(&[5]) {
+        let ready = Barrier::new(size as usize);
+        run_owned(size, &Config::default(), |rt| {
+            meet(&rt);
+            // Nobody is still on the way when one of them ends.
+            ready.wait();
+            if rt.rank() == Rank(3) {
+                return die(rt);
+            }
+            let barrier = within(Duration::from_secs(10), "the news of a death", || {
+                rt.barrier(GroupId::ALL, Timeout::Block)
+            });
+            fails!(barrier, Error::RankDied { rank: Rank(3), .. });
+            let group = rt.group_create().expect("create");
+            for rank in all(&rt).filter(|rank| *rank != Rank(3)) {
+                rt.group_add(group, rank).expect("add");
+            }
+            rt.group_commit(group, LIMIT).expect("commit");
+            for _ in 0..10 {
+                rt.barrier(group, LIMIT).expect("the survivors go on");
+            }
+            for rank in all(&rt) {
+                let dead = rank == Rank(3);
+                let expected = if dead { State::Corrupt } else { State::Healthy };
+                assert_eq!(rt.state(rank), Ok(expected));
+            }
+            rt.barrier(group, LIMIT).expect("nobody leaves before the others have looked");
         });
-        fails!(barrier, Error::RankDied { rank: Rank(3), .. });
-        let group = rt.group_create().expect("create");
-        for rank in all(&rt).filter(|rank| *rank != Rank(3)) {
-            rt.group_add(group, rank).expect("add");
-        }
-        rt.group_commit(group, LIMIT).expect("commit");
-        for _ in 0..10 {
-            rt.barrier(group, LIMIT).expect("the survivors go on");
-        }
-        for rank in all(&rt) {
-            let dead = rank == Rank(3);
-            let expected = if dead { State::Corrupt } else { State::Healthy };
-            assert_eq!(rt.state(rank), Ok(expected));
-        }
-        rt.barrier(group, LIMIT).expect("nobody leaves before the others have looked");
-    });
+    }
 }
 
 fn a_call_of_all_names_the_dead_member_and_not_who_left_before_it() {
@@ -503,5 +509,7 @@ tests! {
         nobody_passes_a_barrier_before_all_have_come,
         lines_and_stages_carry_the_payload_of_their_step,
         a_mismatch_is_an_error_on_all_that_names_ranks_and_difference,
-        a_barrier_of_all_but_one_is_an_error_on_all;
+        a_barrier_of_all_but_one_is_an_error_on_all,
+        a_death_ends_the_barrier_of_the_others_soon,
+        who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others;
 }

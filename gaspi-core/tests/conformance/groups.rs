@@ -248,23 +248,27 @@ fn without_a_topology_the_group_of_all_does_not_exist() {
 }
 
 fn a_dead_member_ends_the_commit() {
-    let ready = Barrier::new(3);
-    run_owned(3, &Config::default(), |rt| {
-        // Nobody is still on the way when one of them ends.
-        ready.wait();
-        if rt.rank() == Rank(1) {
-            return die(rt);
-        }
-        let group = group_of(&rt, &[0, 1, 2]);
-        // Seen by this rank, or told by the other one.
-        let error = rt.group_commit(group, Timeout::Block).expect_err("rank 1 is dead");
-        assert!(error.to_string().contains("rank 1 has died"), "{error}");
-        soon("the death is known", || rt.state(Rank(1)) == Ok(State::Corrupt));
-        rt.group_delete(group).expect("delete");
-        let survivors = group_of(&rt, &[0, 2]);
-        rt.group_commit(survivors, LIMIT).expect("the survivors go on");
-        rt.barrier(survivors, LIMIT).expect("barrier");
-    });
+    for size in ranks::sizes(&[3]) {
+        let everybody: Vec<u16> = (0..size as u16).collect();
+        let others: Vec<u16> = everybody.iter().copied().filter(|rank| *rank != 1).collect();
+        let ready = Barrier::new(size as usize);
+        run_owned(size, &Config::default(), |rt| {
+            // Nobody is still on the way when one of them ends.
+            ready.wait();
+            if rt.rank() == Rank(1) {
+                return die(rt);
+            }
+            let group = group_of(&rt, &everybody);
+            // Seen by this rank, or told by another one.
+            let error = rt.group_commit(group, Timeout::Block).expect_err("rank 1 is dead");
+            assert!(error.to_string().contains("rank 1 has died"), "{error}");
+            soon("the death is known", || rt.state(Rank(1)) == Ok(State::Corrupt));
+            rt.group_delete(group).expect("delete");
+            let survivors = group_of(&rt, &others);
+            rt.group_commit(survivors, LIMIT).expect("the survivors go on");
+            rt.barrier(survivors, LIMIT).expect("barrier");
+        });
+    }
 }
 
 fn a_member_that_left_ends_the_commit_and_stays_healthy() {
@@ -311,5 +315,6 @@ tests! {
         thousands_of_groups_come_and_go;
     SEVERAL:
         every_size_commits_with_and_without_holes,
-        the_group_of_all_may_be_committed_again;
+        the_group_of_all_may_be_committed_again,
+        a_dead_member_ends_the_commit;
 }

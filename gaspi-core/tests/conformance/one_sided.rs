@@ -239,23 +239,25 @@ fn posted_requests_progress_without_further_calls() {
 }
 
 fn write_wait_barrier_is_enough() {
-    run(8, |rt| {
-        make(rt, S0, 8 * 16);
-        for round in 0..100 {
-            let me = u64::from(rt.rank().0);
-            put_u64(rt, S0, 0, round * 10 + me);
-            for rank in all(rt) {
-                let t = Transfer { remote_offset: 8 * (me + 1), ..eight(rank) };
-                rt.write(&t, Q0, LIMIT).expect("write");
+    for size in ranks::sizes(&[8]) {
+        run(size, |rt| {
+            make(rt, S0, 16 * u64::from(size));
+            for round in 0..100 {
+                let me = u64::from(rt.rank().0);
+                put_u64(rt, S0, 0, round * 100 + me);
+                for rank in all(rt) {
+                    let t = Transfer { remote_offset: 8 * (me + 1), ..eight(rank) };
+                    rt.write(&t, Q0, LIMIT).expect("write");
+                }
+                rt.wait(Q0, LIMIT).expect("wait");
+                meet(rt);
+                for rank in 0..u64::from(size) {
+                    assert_eq!(get_u64(rt, S0, 8 * (rank + 1)), round * 100 + rank);
+                }
+                meet(rt);
             }
-            rt.wait(Q0, LIMIT).expect("wait");
-            meet(rt);
-            for rank in 0..8 {
-                assert_eq!(get_u64(rt, S0, 8 * (rank + 1)), round * 10 + rank);
-            }
-            meet(rt);
-        }
-    });
+        });
+    }
 }
 
 /// Elements of 8 bytes from consecutive words of S0 to consecutive words of S1, beginning at 8.
@@ -407,5 +409,6 @@ tests! {
         what_failed_is_not_announced;
     SEVERAL:
         data_arrives_whole_at_every_size_and_offset,
-        lists_move_their_elements_and_notify_behind_them;
+        lists_move_their_elements_and_notify_behind_them,
+        write_wait_barrier_is_enough;
 }

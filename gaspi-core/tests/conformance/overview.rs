@@ -271,23 +271,26 @@ fn a_rank_that_left_is_named_and_stays_healthy() {
 }
 
 fn atomics_count_exactly() {
-    run(4, |rt| {
-        rt.segment_create(S0, 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
-        for _ in 0..1000 {
-            rt.atomic_fetch_add(S0, 16, Rank(2), 3, LIMIT).expect("add");
-        }
-        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-        if rt.rank() == Rank(2) {
-            assert_eq!(get_u64(rt, S0, 16), 12_000);
-            assert_eq!(rt.atomic_compare_swap(S0, 16, Rank(2), 12_000, 5, LIMIT), Ok(12_000));
-            assert_eq!(rt.atomic_compare_swap(S0, 16, Rank(2), 12_000, 6, LIMIT), Ok(5));
-        }
-        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-        for rank in others(rt) {
-            rt.ping(rank, LIMIT).expect("ping");
-        }
-        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-    });
+    for size in ranks::sizes(&[4]) {
+        run(size, |rt| {
+            rt.segment_create(S0, 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
+            for _ in 0..1000 {
+                rt.atomic_fetch_add(S0, 16, Rank(2), 3, LIMIT).expect("add");
+            }
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            if rt.rank() == Rank(2) {
+                let sum = 3000 * u64::from(size);
+                assert_eq!(get_u64(rt, S0, 16), sum);
+                assert_eq!(rt.atomic_compare_swap(S0, 16, Rank(2), sum, 5, LIMIT), Ok(sum));
+                assert_eq!(rt.atomic_compare_swap(S0, 16, Rank(2), sum, 6, LIMIT), Ok(5));
+            }
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            for rank in others(rt) {
+                rt.ping(rank, LIMIT).expect("ping");
+            }
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        });
+    }
 }
 
 fn segments_come_and_go_without_growth() {
@@ -319,5 +322,6 @@ tests! {
         every_rank_writes_to_every_rank,
         reads_see_what_was_written_before_a_barrier,
         bound_memory_is_reached_like_any_other,
-        passive_messages_go_round;
+        passive_messages_go_round,
+        atomics_count_exactly;
 }

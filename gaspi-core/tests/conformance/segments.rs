@@ -117,20 +117,22 @@ fn sizes_may_differ_between_ranks() {
 }
 
 fn a_rank_that_cannot_make_its_segment_is_named() {
-    run(3, |rt| {
-        let size = if rt.rank() == Rank(1) { 1 << 60 } else { 64 };
-        let error = rt
-            .segment_create(S0, size, GroupId::ALL, LIMIT, Init::Uninitialized)
-            .expect_err("no machine has an exabyte");
-        if rt.rank() == Rank(1) {
-            assert!(matches!(error, Error::Memory { .. }), "{error}");
-        } else {
-            assert!(error.to_string().contains("rank 1"), "{error}");
-        }
-        assert_eq!(rt.segment_num(), 0, "none keeps it");
-        make(rt, S0, 64);
-        meet(rt);
-    });
+    for size in ranks::sizes(&[3]) {
+        run(size, |rt| {
+            let size = if rt.rank() == Rank(1) { 1 << 60 } else { 64 };
+            let error = rt
+                .segment_create(S0, size, GroupId::ALL, LIMIT, Init::Uninitialized)
+                .expect_err("no machine has an exabyte");
+            if rt.rank() == Rank(1) {
+                assert!(matches!(error, Error::Memory { .. }), "{error}");
+            } else {
+                assert!(error.to_string().contains("rank 1"), "{error}");
+            }
+            assert_eq!(rt.segment_num(), 0, "none keeps it");
+            make(rt, S0, 64);
+            meet(rt);
+        });
+    }
 }
 
 /// What ranks are about to allocate counts for the others of their node, but not what nobody can.
@@ -454,5 +456,6 @@ tests! {
         a_member_of_a_crowded_node_dies_before_it_was_accessed,
         registering_again_maps_what_was_published;
     SEVERAL:
-        sizes_may_differ_between_ranks;
+        sizes_may_differ_between_ranks,
+        a_rank_that_cannot_make_its_segment_is_named;
 }

@@ -4,7 +4,6 @@
 use super::*;
 use std::cell::Cell;
 
-const RANKS: u32 = 5;
 /// Steps before a survivor gives the job up: far more than anybody needs.
 const STEPS: u32 = 400;
 
@@ -33,7 +32,7 @@ fn check(error: &Error, victim: Rank) {
 
 /// One step of traffic with a rank of the job.
 fn step(rt: &Runtime, chance: &Chance) -> Result<()> {
-    let rank = Rank(chance.below(RANKS.into()) as u16);
+    let rank = Rank(chance.below(rt.size().into()) as u16);
     let t = Transfer { local: S0, local_offset: 0, rank, remote: S0, remote_offset: 64, size: 256 };
     match chance.below(6) {
         0 => rt.write_notify(&t, NotificationId(rt.rank().0.into()), 1, Q0, LIMIT)?,
@@ -84,12 +83,12 @@ fn go_on(rt: &Runtime, victim: Rank) {
     }
 }
 
-fn job(dies: bool) {
+fn job(dies: bool, size: u32) {
     let seed = ranks::next_seed();
     let plan = Chance(Cell::new(seed));
-    let (victim, last) = (Rank(plan.below(RANKS.into()) as u16), plan.below(30) as u32);
-    let made = ranks::Barrier::new(RANKS as usize);
-    run_owned(RANKS, &Config::default(), |rt| {
+    let (victim, last) = (Rank(plan.below(size.into()) as u16), plan.below(30) as u32);
+    let made = ranks::Barrier::new(size as usize);
+    run_owned(size, &Config::default(), |rt| {
         make(&rt, S0, 4096);
         made.wait();
         let chance = Chance(Cell::new(seed ^ (u64::from(rt.rank().0) << 40)));
@@ -110,15 +109,18 @@ fn job(dies: bool) {
 }
 
 fn the_others_go_on_when_one_dies() {
-    job(true);
+    ranks::sizes(&[5]).into_iter().for_each(|size| job(true, size));
 }
 
 fn the_others_go_on_when_one_leaves() {
-    job(false);
+    ranks::sizes(&[5]).into_iter().for_each(|size| job(false, size));
 }
 
 tests! {
     EVERY:
+        the_others_go_on_when_one_dies,
+        the_others_go_on_when_one_leaves;
+    SEVERAL:
         the_others_go_on_when_one_dies,
         the_others_go_on_when_one_leaves;
 }
