@@ -18,6 +18,7 @@ use crate::Result;
 use crate::built::gaspi_run;
 use crate::hosts::{Host, Place};
 use crate::processes::{self, MARK, Pid, Process};
+use crate::shapes::NODES;
 
 /// Why a test failed.
 #[derive(Clone, PartialEq, Eq)]
@@ -88,7 +89,7 @@ impl Job {
         // cargo test names its own directory, and with it a library that is not the one under test.
         let foreign = "LD_LIBRARY_PATH";
         // What the test program was told is not for its jobs.
-        command.env_remove("GASPI_TEST_NODES");
+        command.env_remove(NODES);
         for name in ["GASPI_RANK", "GASPI_NRANKS", "GASPI_SOCKET", "GASPI_MFILE", foreign] {
             command.env_remove(name);
         }

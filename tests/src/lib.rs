@@ -14,6 +14,7 @@ pub mod leftovers;
 mod processes;
 mod program;
 mod seed;
+mod shapes;
 pub mod victims;
 
 pub use built::{build_directory, gaspi_run, is_full, is_over_devices, library_directory, root};
@@ -22,6 +23,7 @@ pub use job::{Failed, Job, Outcome, Running};
 pub use processes::{Pid, Process, monotonic_us};
 pub use program::{Product, Program};
 pub use seed::{Seed, base_seed};
+pub use shapes::{NODES, Shape, job_over_nodes};
 
 /// The result of a test; the text is what the person reads.
 pub type Result<T> = std::result::Result<T, Failed>;

@@ -30,10 +30,10 @@ pub fn random_moment(seed: &mut Seed, below: Duration) {
     std::thread::sleep(Duration::from_micros(seed.below(below.as_micros() as u64)));
 }
 
-/// A rank that is killed at a random moment.
+/// Ranks that go about, most often one that is killed at a random moment.
 #[derive(Debug)]
 pub struct Killed {
-    rank: usize,
+    ranks: Vec<usize>,
     /// When, in microseconds of [`monotonic_us`].
     at_us: u64,
 }
@@ -48,12 +48,12 @@ impl Killed {
         random_moment(seed, Duration::from_millis(30));
         let at_us = monotonic_us();
         process.signal(libc::SIGKILL)?;
-        Ok(Killed { rank, at_us })
+        Ok(Killed { ranks: vec![rank], at_us })
     }
 
-    /// A rank that goes about now in another way.
-    pub fn now(rank: usize) -> Killed {
-        Killed { rank, at_us: monotonic_us() }
+    /// Ranks that go about now in another way.
+    pub fn now(ranks: &[usize]) -> Killed {
+        Killed { ranks: ranks.to_vec(), at_us: monotonic_us() }
     }
 
     /// Demands of all other ranks that they knew within `limit`, and went on.
@@ -61,7 +61,7 @@ impl Killed {
     /// # Errors
     /// What is wrong with which rank.
     pub fn expect_survivors(&self, outcome: &Outcome, ranks: usize, limit: Duration) -> Result<()> {
-        let mut survivors = (0..ranks).filter(|rank| *rank != self.rank);
+        let mut survivors = (0..ranks).filter(|rank| !self.ranks.contains(rank));
         survivors.try_for_each(|rank| self.expect_survivor(outcome, rank, limit))
     }
 

@@ -6,13 +6,15 @@
 //! and for a lost message `src/bin/untold.rs`. With GASPI_TEST_NODES=verbs data goes
 //! by RDMA devices that tests/mock-card plays.
 
-use std::path::PathBuf;
+use std::fmt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{
-    Job, Outcome, Result, Seed, base_seed, build_directory, is_full, is_over_devices, run_trials,
+    Job, NODES, Outcome, Result, Seed, Shape, base_seed, build_directory, is_full, is_over_devices,
+    run_trials,
 };
 use libtest_mimic::{Arguments, Trial};
 use tempfile::NamedTempFile;
@@ -20,15 +22,50 @@ use tempfile::NamedTempFile;
 /// Within this time every survivor has to know of a death: ten times what is promised.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
 
-/// How the ranks of collective operations reach each other: as GASPI_TRANSPORT says it, or two and
-/// two by shared memory.
-const LINKS: [&str; 3] = ["shm", "tcp", "pairs"];
+/// How the ranks of a job reach each other.
+#[derive(Clone, Copy)]
+enum Links {
+    /// As GASPI_TRANSPORT says it.
+    Transport(&'static str),
+    /// By RDMA devices that are mocked.
+    Devices,
+    /// Two and two by shared memory.
+    Pairs,
+    /// As many as it says on each of several nodes.
+    Nodes(Shape),
+}
 
-/// So many nodes, of so many ranks together.
-const NODES: [(&str, usize); 3] = [("2", 6), ("9", 18), ("24", 48)];
+const SHM: Links = Links::Transport("shm");
+const TCP: Links = Links::Transport("tcp");
 
-/// What carries bytes between the ranks of a job, as GASPI_TRANSPORT says it.
-const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
+impl Links {
+    /// A job of a program. Its ranks are `drawn`, where the links do not say how many there are.
+    fn job(self, program: &Path, drawn: usize, limit_s: u64) -> Result<(Job, usize)> {
+        let ranks = match self {
+            Links::Nodes(shape) => shape.ranks(),
+            _ => drawn,
+        };
+        let job = Job::launched(ranks as u32, program)?.limit(Duration::from_secs(limit_s));
+        let job = match self {
+            Links::Transport(transport) => job.env("GASPI_TRANSPORT", transport),
+            Links::Devices => job.over_devices()?,
+            Links::Pairs => job.env(NODES, "pairs"),
+            Links::Nodes(shape) => job.env(NODES, shape.nodes.to_string()),
+        };
+        Ok((job, ranks))
+    }
+}
+
+impl fmt::Display for Links {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Links::Transport(transport) => f.write_str(transport),
+            Links::Devices => f.write_str("verbs"),
+            Links::Pairs => f.write_str("pairs"),
+            Links::Nodes(shape) => write!(f, "{}-nodes", shape.nodes),
+        }
+    }
+}
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
@@ -44,75 +81,89 @@ fn victim() -> PathBuf {
 fn trials(over_devices: bool) -> Vec<Trial> {
     let mut trials = Vec::new();
     let first = base_seed();
-    let by_devices: &[&str] = &["verbs"];
-    for transport in if over_devices { by_devices } else { &TRANSPORTS } {
+    for links in if over_devices { &[Links::Devices][..] } else { &[SHM, TCP] } {
         let seeds = if is_full() { 20 } else { 1 };
         for seed in first..first + seeds {
-            for operation in DIE {
-                let name = format!("kill/{transport}/{operation}/seed-{seed}");
-                trials.push(trial(name, move || kill(transport, operation, seed)));
-            }
-            for operation in STOP {
-                let name = format!("stop/{transport}/{operation}/seed-{seed}");
-                trials.push(trial(name, move || stop(transport, operation, seed)));
-            }
+            trials.extend(suffers(*links, seed));
         }
-        for seed in first..first + 5 * seeds {
-            let name = format!("kill/{transport}/init/seed-{seed}");
-            trials.push(trial(name, move || kill_in_init(transport, seed)));
-        }
+        trials.extend((first..first + 5 * seeds).map(|seed| dies_in_init(*links, seed)));
     }
-    if !over_devices {
-        trials.push(trial("those-who-watch-a-rank-leave".to_owned(), those_who_watch_leave));
-    }
-    for transport in TRANSPORTS.iter().filter(|_| !over_devices) {
-        for of in 0..3 {
-            let name = format!("fusion/stopped/{transport}/rank-{of}");
-            trials.push(trial(name, move || stopped_in_a_step(transport, of)));
-        }
-    }
-    if !over_devices {
-        trials.push(trial("a-lost-message-is-told".to_owned(), a_lost_message_is_told));
-    }
-    for operation in CROWD_DIES.iter().filter(|_| !over_devices) {
-        for seed in first..first + if is_full() { 10 } else { 1 } {
-            let name = format!("kill-in-a-crowd/{operation}/seed-{seed}");
-            trials.push(trial(name, move || kill_in_a_crowd(operation, seed)));
-        }
-    }
-    for links in if over_devices { by_devices } else { &LINKS } {
+    for links in if over_devices { &[Links::Devices][..] } else { &[SHM, TCP, Links::Pairs] } {
         let seeds = if is_full() { 40 } else { 3 };
         for seed in first..first + seeds {
-            let name = format!("collectives/kill/{links}/seed-{seed}");
-            trials.push(trial(name, move || kill_member(links, None, seed, false)));
-        }
-        for seed in first..first + seeds.div_ceil(3) {
-            let name = format!("collectives/kill-beside-a-stopped-one/{links}/seed-{seed}");
-            trials.push(trial(name, move || kill_member(links, None, seed, true)));
-            let name = format!("collectives/stop/{links}/seed-{seed}");
-            trials.push(trial(name, move || stop_member(links, None, seed)));
+            trials.extend(members_suffer(*links, seed, (seed - first).is_multiple_of(3)));
         }
     }
     if !over_devices {
+        trials.extend(of_one_kind(first));
         trials.extend(over_nodes(first));
     }
     trials
 }
 
-/// The same where several ranks share each of several nodes.
+/// Tests that need certain links.
+fn of_one_kind(first: u64) -> Vec<Trial> {
+    let mut trials = vec![
+        trial("those-who-watch-a-rank-leave".to_owned(), those_who_watch_leave),
+        trial("a-lost-message-is-told".to_owned(), a_lost_message_is_told),
+    ];
+    for transport in ["shm", "tcp"] {
+        for of in 0..3 {
+            let name = format!("fusion/stopped/{transport}/rank-{of}");
+            trials.push(trial(name, move || stopped_in_a_step(transport, of)));
+        }
+    }
+    for operation in CROWD_DIES {
+        for seed in first..first + if is_full() { 10 } else { 1 } {
+            let name = format!("kill-in-a-crowd/{operation}/seed-{seed}");
+            trials.push(trial(name, move || kill_in_a_crowd(operation, seed)));
+        }
+    }
+    trials
+}
+
+/// Faults where several ranks share each of several nodes.
 fn over_nodes(first: u64) -> Vec<Trial> {
     let mut trials = Vec::new();
-    let (nodes, seeds) = if is_full() { (&NODES[..], 10) } else { (&NODES[..2], 1) };
-    for (nodes, ranks) in nodes {
-        for seed in first..first + seeds {
-            for beside in [false, true] {
-                let what = if beside { "kill-beside-a-stopped-one" } else { "kill" };
-                let name = format!("collectives/{what}/{nodes}-nodes/seed-{seed}");
-                trials.push(trial(name, move || kill_member(nodes, Some(*ranks), seed, beside)));
-            }
-            let name = format!("collectives/stop/{nodes}-nodes/seed-{seed}");
-            trials.push(trial(name, move || stop_member(nodes, Some(*ranks), seed)));
+    for shape in Shape::all() {
+        let links = Links::Nodes(*shape);
+        for seed in first..first + if is_full() { 2 } else { 1 } {
+            trials.extend(suffers(links, seed));
+            trials.push(dies_in_init(links, seed));
         }
+        for seed in first..first + if is_full() { 10 } else { 1 } {
+            trials.extend(members_suffer(links, seed, true));
+        }
+    }
+    trials
+}
+
+/// A rank dies in each operation, and is stopped in each.
+fn suffers(links: Links, seed: u64) -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for operation in DIE {
+        let name = format!("kill/{links}/{operation}/seed-{seed}");
+        trials.push(trial(name, move || kill(links, operation, seed)));
+    }
+    for operation in STOP {
+        let name = format!("stop/{links}/{operation}/seed-{seed}");
+        trials.push(trial(name, move || stop(links, operation, seed)));
+    }
+    trials
+}
+
+fn dies_in_init(links: Links, seed: u64) -> Trial {
+    trial(format!("kill/{links}/init/seed-{seed}"), move || kill_in_init(links, seed))
+}
+
+/// A member of collective operations dies, and in more tests is stopped too.
+fn members_suffer(links: Links, seed: u64, more: bool) -> Vec<Trial> {
+    let name = |what| format!("collectives/{what}/{links}/seed-{seed}");
+    let mut trials = vec![trial(name("kill"), move || kill_member(links, seed, false))];
+    if more {
+        let beside = move || kill_member(links, seed, true);
+        trials.push(trial(name("kill-beside-a-stopped-one"), beside));
+        trials.push(trial(name("stop"), move || stop_member(links, seed)));
     }
     trials
 }
@@ -121,24 +172,17 @@ fn trial(name: String, run: impl FnOnce() -> Result<()> + Send + 'static) -> Tri
     Trial::test(name, move || run().map_err(Into::into))
 }
 
-/// Numbers of ranks and the one that suffers.
-fn choose(seed: &mut Seed) -> (usize, usize) {
-    let ranks = [2, 3, 4, 8][seed.below(4) as usize];
-    (ranks, seed.below(ranks as u64) as usize)
+/// A job of the program `victim`, the number of its ranks, and the one that suffers.
+fn job(links: Links, seed: &mut Seed) -> Result<(Job, usize, usize)> {
+    let drawn = [2, 3, 4, 8][seed.below(4) as usize];
+    let (job, ranks) = links.job(&victim(), drawn, 60)?;
+    Ok((job, ranks, seed.below(ranks as u64) as usize))
 }
 
-fn job(transport: &str, ranks: usize) -> Result<Job> {
-    let job = Job::launched(ranks as u32, &victim())?.limit(Duration::from_secs(60));
-    match transport {
-        "verbs" => job.over_devices(),
-        transport => Ok(job.env("GASPI_TRANSPORT", transport)),
-    }
-}
-
-fn kill(transport: &str, operation: &str, seed: u64) -> Result<()> {
+fn kill(links: Links, operation: &str, seed: u64) -> Result<()> {
     let mut seed = Seed::new(seed ^ u64::from(operation.bytes().map(u32::from).sum::<u32>()));
-    let (ranks, of) = choose(&mut seed);
-    let job = job(transport, ranks)?.args(["die", operation]).arg(of.to_string()).start()?;
+    let (job, ranks, of) = job(links, &mut seed)?;
+    let job = job.args(["die", operation]).arg(of.to_string()).start()?;
     job.lines("ready ", ranks)?;
     let killed = Killed::kill(&job, of, &mut seed)?;
     let outcome = job.wait()?;
@@ -178,7 +222,7 @@ fn those_who_watch_leave() -> Result<()> {
     let job = job.start()?;
     job.lines("ready ", CROWD)?;
     let process = job.rank(of as u16)?;
-    let killed = Killed::now(of);
+    let killed = Killed::now(&[of]);
     process.signal(libc::SIGKILL)?;
     job.lines("survived ", 1)?;
     go_on.close()?;
@@ -208,10 +252,10 @@ fn expect_report(outcome: &Outcome, of: usize) -> Result<()> {
     outcome.clone().says(&format!("rank {of}")).map(drop)
 }
 
-fn kill_in_init(transport: &str, seed: u64) -> Result<()> {
+fn kill_in_init(links: Links, seed: u64) -> Result<()> {
     let mut seed = Seed::new(seed);
-    let (ranks, of) = choose(&mut seed);
-    let job = job(transport, ranks)?.args(["init", "none"]).arg(of.to_string()).start()?;
+    let (job, ranks, of) = job(links, &mut seed)?;
+    let job = job.args(["init", "none"]).arg(of.to_string()).start()?;
     let process = job.rank(of as u16)?;
     random_moment(&mut seed, Duration::from_millis(20));
     process.signal(libc::SIGKILL)?;
@@ -233,34 +277,29 @@ fn kill_in_init(transport: &str, seed: u64) -> Result<()> {
     expect_report(&outcome, of)
 }
 
-fn stop(transport: &str, operation: &str, seed: u64) -> Result<()> {
+fn stop(links: Links, operation: &str, seed: u64) -> Result<()> {
     let mut seed = Seed::new(seed);
-    let (ranks, of) = choose(&mut seed);
-    let job = Enduring::start(job(transport, ranks)?, ranks, ["stop", operation], of)?;
+    let (job, ranks, of) = job(links, &mut seed)?;
+    let job = Enduring::start(job, ranks, ["stop", operation], of)?;
     job.stop_and_continue(of, &mut seed)?;
     job.finish()
 }
 
-/// A job of the program `member`.
-fn members(links: &str, ranks: usize) -> Result<Job> {
-    let program = PathBuf::from(env!("CARGO_BIN_EXE_member"));
-    let job = Job::launched(ranks as u32, &program)?.limit(Duration::from_secs(100));
-    match links {
-        "verbs" => job.over_devices(),
-        "shm" | "tcp" => Ok(job.env("GASPI_TRANSPORT", links)),
-        nodes => Ok(job.env("GASPI_TEST_NODES", nodes)),
-    }
+/// A job of the program `member`, the number of its ranks, and the one that suffers.
+fn members(links: Links, dice: &mut Seed) -> Result<(Job, usize, usize)> {
+    let drawn = [3, 4, 5, 7][dice.below(4) as usize];
+    let (job, ranks) = links.job(Path::new(env!("CARGO_BIN_EXE_member")), drawn, 100)?;
+    Ok((job, ranks, dice.below(ranks as u64) as usize))
 }
 
 /// One rank dies in the middle of collective operations; `beside` has another one stopped for a
 /// while around that.
-fn kill_member(links: &str, ranks: Option<usize>, seed: u64, beside: bool) -> Result<()> {
-    let mut dice = Seed::new(seed ^ u64::from(links.bytes().map(u32::from).sum::<u32>()));
-    let drawn = [3, 4, 5, 7][dice.below(4) as usize];
-    let ranks = ranks.unwrap_or(drawn);
-    let of = dice.below(ranks as u64) as usize;
+fn kill_member(links: Links, seed: u64, beside: bool) -> Result<()> {
+    let name = links.to_string();
+    let mut dice = Seed::new(seed ^ u64::from(name.bytes().map(u32::from).sum::<u32>()));
+    let (job, ranks, of) = members(links, &mut dice)?;
     let arguments = ["die".to_owned(), dice.below(1 << 32).to_string(), of.to_string()];
-    let job = members(links, ranks)?.args(arguments).start()?;
+    let job = job.args(arguments).start()?;
     job.lines("ready ", ranks)?;
     random_moment(&mut dice, Duration::from_millis(300));
     let other = job.rank(((of + 1) % ranks) as u16)?;
@@ -275,13 +314,11 @@ fn kill_member(links: &str, ranks: Option<usize>, seed: u64, beside: bool) -> Re
     expect_report(&outcome, of)
 }
 
-fn stop_member(links: &str, ranks: Option<usize>, seed: u64) -> Result<()> {
+fn stop_member(links: Links, seed: u64) -> Result<()> {
     let mut dice = Seed::new(seed);
-    let drawn = [3, 4, 5, 7][dice.below(4) as usize];
-    let ranks = ranks.unwrap_or(drawn);
-    let of = dice.below(ranks as u64) as usize;
+    let (job, ranks, of) = members(links, &mut dice)?;
     let operations = dice.below(1 << 32).to_string();
-    let job = Enduring::start(members(links, ranks)?, ranks, ["stop", &operations], of)?;
+    let job = Enduring::start(job, ranks, ["stop", &operations], of)?;
     job.stop_and_continue(of, &mut dice)?;
     job.finish()
 }

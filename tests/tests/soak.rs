@@ -166,7 +166,7 @@ fn exit(soak: &Soak, seed: u64) -> Result<()> {
     let (job, ranks, of) = soak.job(&mut soak.dice(seed))?;
     let job = job.args([soak.scenario, &seed.to_string(), &of.to_string()]).start()?;
     job.lines("ready ", ranks)?;
-    let left = Killed::now(of);
+    let left = Killed::now(&[of]);
     let outcome = job.wait()?;
     left.expect_survivors(&outcome, ranks, KNOWN_WITHIN)?;
     expect_death(&outcome, of)

@@ -3,15 +3,15 @@
 
 use std::process::{Command, ExitCode};
 
-use gaspi_tests::hosts::{Hosts, Options, enter_world};
+use gaspi_tests::hosts::{Hosts, MOST, Options, enter_world};
 use gaspi_tests::{Failed, Result};
 
 const HELP: &str = "hosts [OPTION...] [COMMAND...]
 
-Makes hosts, called ant, bee, cow, dog, eel, fox, gnu, hen, joined by a switch (10.77.0.1, ...,
+Makes hosts, called ant, bee, cow, dog and so on, joined by a switch (10.77.0.1, ...,
 fd77::1, ...), and runs COMMAND, or a shell, on the first. They end with it.
 
-  -n N          so many hosts (2)
+  -n N          so many hosts (2), at most 25
   --sshd        with ssh servers; GASPI_TEST_SSHD names a directory with usr/sbin/sshd where the
                 machine has none
   --only-ipv4, --only-ipv6
@@ -57,7 +57,7 @@ fn choose() -> Option<Choice> {
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         match argument.as_str() {
-            "-n" => choice.count = arguments.next()?.parse().ok().filter(|count| *count <= 8)?,
+            "-n" => choice.count = arguments.next()?.parse().ok().filter(|count| *count <= MOST)?,
             "--sshd" => choice.sshd = true,
             "--only-ipv4" => choice.options.ipv6 = false,
             "--only-ipv6" => choice.options.ipv4 = false,

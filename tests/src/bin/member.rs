@@ -20,8 +20,8 @@ use gaspi::collectives::{
     Algorithm, Collective, Combination, DataType, Operation, Prepared, Reducer, Request, Started,
     TypedRequest, prepare, run, start_raw,
 };
-use gaspi::{Config, Error, GroupId, Init, Job, PendingInit, Rank, Runtime, SegmentId, Timeout};
-use gaspi_tests::{Seed, monotonic_us};
+use gaspi::{Config, Error, GroupId, Init, PendingInit, Rank, Runtime, SegmentId, Timeout};
+use gaspi_tests::{Seed, job_over_nodes, monotonic_us};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -61,12 +61,7 @@ fn main() -> ExitCode {
 }
 
 fn join() -> gaspi::Result<Runtime> {
-    let mut job = Job::from_environment()?;
-    if let Ok(nodes) = std::env::var("GASPI_TEST_NODES") {
-        let rank: u64 = std::env::var("GASPI_RANK").ok().and_then(|r| r.parse().ok()).unwrap_or(0);
-        job = job.on_node(nodes.parse().map_or(rank / 2, |nodes: u64| rank % nodes));
-    }
-    PendingInit::new(job, Config::default())?.wait(Timeout::Block)
+    PendingInit::new(job_over_nodes()?, Config::default())?.wait(Timeout::Block)
 }
 
 /// Element `index` of what a rank contributes.

@@ -1,8 +1,8 @@
 //! A rank of the fault tests: `victim SCENARIO OPERATION VICTIM [FILE]`.
 //!
-//! - `die`: all ranks repeat OPERATION until rank VICTIM is dead, which the test sees to. The
-//!   others print when they knew, check that what needs it fails and names it, and go on without
-//!   it.
+//! - `die`: all ranks repeat OPERATION until rank VICTIM is dead, which the test sees to; it may be
+//!   several ranks with commas between. The others print when they knew, check that what needs it
+//!   fails and names it, and go on without it.
 //! - `stop`: all ranks repeat OPERATION with short timeouts until FILE is gone, for a second
 //!   without one; VICTIM is stopped and continued meanwhile. Nothing but timeouts may come of it.
 //! - `init`: VICTIM is killed while all are joining. Each other rank is refused, by name, or joins
@@ -14,6 +14,8 @@
 //!   when they knew.
 //! - `meet`: each rank joins, and prints what it waits for whenever that changes.
 //! - `join`: OPERATION is the time in milliseconds that joining may take.
+//!
+//! With GASPI_TEST_NODES the ranks are spread over so many nodes.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -26,7 +28,7 @@ use gaspi::{
     Config, Error, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime,
     SegmentId, Timeout, Transfer,
 };
-use gaspi_tests::monotonic_us;
+use gaspi_tests::{job_over_nodes, monotonic_us};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -53,21 +55,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let Ok(victim) = victim.parse().map(Rank) else {
-        eprintln!("victim: {victim:?} is no rank");
-        return ExitCode::from(2);
-    };
-    let result = match scenario.as_str() {
-        "die" => die(operation, victim),
-        "stop" => stop(operation, victim, file),
-        "init" => init(victim),
-        "wait" => wait(),
-        "left" => left(operation, victim, file),
-        "hear" => hear(victim),
-        "meet" => meet(),
-        "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
-        _ => Err(format!("there is no scenario {scenario:?}")),
-    };
+    let victims: Result<Vec<Rank>> = victim.split(',').map(rank_of).collect();
+    let result = victims.and_then(|victims| play(scenario, operation, &victims, file));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
@@ -76,6 +65,25 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn play(scenario: &str, operation: &str, victims: &[Rank], file: Option<&Path>) -> Result<()> {
+    let victim = victims[0];
+    match scenario {
+        "die" => die(operation, victims),
+        "stop" => stop(operation, victim, file),
+        "init" => init(victim),
+        "wait" => wait(),
+        "left" => left(operation, victim, file),
+        "hear" => hear(victim),
+        "meet" => meet(),
+        "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
+        _ => Err(format!("there is no scenario {scenario:?}")),
+    }
+}
+
+fn rank_of(text: &str) -> Result<Rank> {
+    text.parse().map(Rank).map_err(|_| format!("{text:?} is no rank"))
 }
 
 /// Adds what was being done to an error.
@@ -94,7 +102,7 @@ fn join(timeout: Timeout) -> Result<Runtime> {
 }
 
 fn join_with(config: Config, timeout: Timeout) -> Result<Runtime> {
-    let job = Job::from_environment().during("environment")?;
+    let job = job_over_nodes().during("environment")?;
     let mut joining = PendingInit::new(job, config).during("joining")?;
     joining.wait(timeout).during("joining")
 }
@@ -112,6 +120,11 @@ fn prepare() -> Result<Runtime> {
 fn names(error: &Error, victim: Rank) -> bool {
     // With the space, so that rank 1 is not found in rank 12.
     format!("{error} ").replace([',', ';', ':'], " ").contains(&format!("{victim} "))
+}
+
+/// Whether it is about one of them and says so.
+fn names_one(error: &Error, victims: &[Rank]) -> bool {
+    victims.iter().any(|victim| names(error, *victim))
 }
 
 fn neighbour(rt: &Runtime) -> Rank {
@@ -212,7 +225,7 @@ impl Sums {
     }
 }
 
-fn die(operation: &str, victim: Rank) -> Result<()> {
+fn die(operation: &str, victims: &[Rank]) -> Result<()> {
     let rt = prepare()?;
     let me = rt.rank();
     // Made first, so that its id is not one that the loop uses: a survivor that is still in the
@@ -221,25 +234,27 @@ fn die(operation: &str, victim: Rank) -> Result<()> {
     let mut sums = Sums::new();
     let mut number = 0;
     let knew = loop {
-        if is_corrupt(&rt, victim)? {
+        if is_any_corrupt(&rt, victims)? {
             break monotonic_us();
         }
         match round(&rt, operation, number, Timeout::Block, &mut sums) {
             Ok(()) => {}
             Err(error) if error.is_timeout() => {}
             // Survivors that already know do not take part in the old group any more.
-            Err(error) if names(&error, victim) => break monotonic_us(),
+            Err(error) if names_one(&error, victims) => break monotonic_us(),
             Err(error) => return Err(format!("round {number} of {operation}: {error}")),
         }
         number += 1;
     };
-    if me == victim {
+    if victims.contains(&me) {
         return Err("the victim thinks that it is dead".into());
     }
     println!("knows {} {knew}", me.0);
-    await_corrupt(&rt, victim)?;
-    needs_the_dead(&rt, operation, victim)?;
-    go_on(&rt, survivors, victim)?;
+    for victim in victims {
+        await_corrupt(&rt, *victim)?;
+        needs_the_dead(&rt, operation, *victim, victims)?;
+    }
+    go_on(&rt, survivors, victims)?;
     rt.term(GUARD).during("term")?;
     println!("survived {}", me.0);
     Ok(())
@@ -247,6 +262,15 @@ fn die(operation: &str, victim: Rank) -> Result<()> {
 
 fn is_corrupt(rt: &Runtime, victim: Rank) -> Result<bool> {
     Ok(rt.state(victim).during("state")? == State::Corrupt)
+}
+
+fn is_any_corrupt(rt: &Runtime, victims: &[Rank]) -> Result<bool> {
+    for victim in victims {
+        if is_corrupt(rt, *victim)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn await_corrupt(rt: &Runtime, victim: Rank) -> Result<()> {
@@ -260,8 +284,9 @@ fn await_corrupt(rt: &Runtime, victim: Rank) -> Result<()> {
     Ok(())
 }
 
-/// Everything that needs the dead rank fails at once and names it, without any limit of time.
-fn needs_the_dead(rt: &Runtime, operation: &str, victim: Rank) -> Result<()> {
+/// Everything that needs the dead rank fails at once and names it, without any limit of time. What
+/// needs all names one of `victims`.
+fn needs_the_dead(rt: &Runtime, operation: &str, victim: Rank, victims: &[Rank]) -> Result<()> {
     let transfer = Transfer {
         local: SEGMENT,
         local_offset: 0,
@@ -272,10 +297,10 @@ fn needs_the_dead(rt: &Runtime, operation: &str, victim: Rank) -> Result<()> {
     };
     // What the victim still took part in may succeed, but not for longer than it takes to know.
     let end = Instant::now() + Duration::from_secs(1);
-    let expect = |what: &str, call: &mut dyn FnMut() -> gaspi::Result<()>| {
+    let one_of = |victims: &[Rank], what: &str, call: &mut dyn FnMut() -> gaspi::Result<()>| {
         loop {
             match call() {
-                Err(error) if names(&error, victim) => return Ok(()),
+                Err(error) if names_one(&error, victims) => return Ok(()),
                 Err(error) => return Err(format!("{what} does not name {victim}: {error}")),
                 Ok(()) if Instant::now() > end => {
                     return Err(format!("{what} succeeds although {victim} is dead"));
@@ -291,7 +316,10 @@ fn needs_the_dead(rt: &Runtime, operation: &str, victim: Rank) -> Result<()> {
         "barrier"
     };
     let mut sums = Sums::new();
-    expect("a collective", &mut || round(rt, collective, 0, Timeout::Block, &mut sums))?;
+    let mut call = || round(rt, collective, 0, Timeout::Block, &mut sums);
+    one_of(victims, "a collective", &mut call)?;
+    let expect =
+        |what: &str, call: &mut dyn FnMut() -> gaspi::Result<()>| one_of(&[victim], what, call);
     expect("ping", &mut || rt.ping(victim, Timeout::Block))?;
     expect("atomic", &mut || rt.atomic_fetch_add(SEGMENT, 0, victim, 1, Timeout::Block).map(drop))?;
     expect("passive_send", &mut || rt.passive_send(SEGMENT, 0, victim, 64, Timeout::Block))?;
@@ -303,9 +331,10 @@ fn needs_the_dead(rt: &Runtime, operation: &str, victim: Rank) -> Result<()> {
 }
 
 /// The survivors form a group, work in it, and use each other's memory.
-fn go_on(rt: &Runtime, group: GroupId, victim: Rank) -> Result<()> {
+fn go_on(rt: &Runtime, group: GroupId, victims: &[Rank]) -> Result<()> {
     let mut survivors = Vec::new();
-    for rank in (0..rt.size()).map(|rank| Rank(rank as u16)).filter(|rank| *rank != victim) {
+    let all = (0..rt.size()).map(|rank| Rank(rank as u16));
+    for rank in all.filter(|rank| !victims.contains(rank)) {
         rt.group_add(group, rank).during("group_add")?;
         survivors.push(rank);
     }
@@ -438,7 +467,7 @@ fn meet() -> Result<()> {
 
 /// Of a job that all but two have left, one dies.
 fn left(survivor: &str, victim: Rank, file: Option<&Path>) -> Result<()> {
-    let survivor = Rank(survivor.parse().map_err(|_| format!("{survivor:?} is no rank"))?);
+    let survivor = rank_of(survivor)?;
     let rt = join(Timeout::Block)?;
     let me = rt.rank();
     let both = rt.group_create().during("group_create")?;

@@ -30,7 +30,12 @@ use crate::processes::{self, Pid, Process};
 use crate::{Failed, Result};
 
 /// Names of hosts, by their number.
-const NAMES: [&str; 8] = ["ant", "bee", "cow", "dog", "eel", "fox", "gnu", "hen"];
+const NAMES: [&str; MOST] = [
+    "ant", "bee", "cow", "dog", "eel", "fox", "gnu", "hen", "ibis", "jay", "koi", "lark", "mole",
+    "newt", "owl", "pug", "quail", "rat", "seal", "tern", "unau", "vole", "wasp", "yak", "zebu",
+];
+/// How many hosts there may be.
+pub const MOST: usize = 25;
 
 /// A guard for what takes milliseconds.
 const GUARD: Duration = Duration::from_secs(20);
@@ -84,17 +89,17 @@ pub struct Place {
 }
 
 impl Hosts {
-    /// Makes `count` hosts (at most 8) that reach each other.
+    /// Makes `count` hosts (at most [`MOST`]) that reach each other.
     ///
     /// # Errors
     /// When the kernel or the programs ip and nft refuse; with their words.
     ///
     /// # Panics
-    /// When `count` is more than 8.
+    /// When `count` is more than that.
     pub fn new(count: usize, options: Options) -> Result<Hosts> {
-        assert!(count <= NAMES.len(), "at most {} hosts", NAMES.len());
+        assert!(count <= MOST, "at most {MOST} hosts");
         let files = TempDir::new()?;
-        let switch = Host::new("switch", NAMES.len(), files.path().to_path_buf())?;
+        let switch = Host::new("switch", MOST, files.path().to_path_buf())?;
         let mut hosts = Vec::new();
         for (number, name) in NAMES[..count].iter().enumerate() {
             let etc = files.path().join(name);

@@ -205,7 +205,7 @@ fn unconnected_death() -> Result<()> {
 fn unconnected_host() -> Result<()> {
     let hosts = Hosts::new(4, PLAIN)?;
     let job = unconnected(&hosts, &[0, 0, 1, 1, 2, 3], 5, "3")?;
-    let killed = Killed::now(5);
+    let killed = Killed::now(&[5]);
     hosts.power_off(3)?;
     job.expect_survivors(&killed, &[5], SILENCE_KNOWN_WITHIN)
 }
@@ -214,7 +214,7 @@ fn unconnected_host() -> Result<()> {
 fn untold_host() -> Result<()> {
     let hosts = Hosts::new(4, PLAIN)?;
     let job = unconnected(&hosts, &[0, 0, 1, 1, 2, 3], 5, "3")?;
-    let killed = Killed::now(5);
+    let killed = Killed::now(&[5]);
     hosts.power_off(3)?;
     // Rank 4 alone is connected with rank 5, and hears of this death before it misses that.
     job.ranks[3].rank(3)?.signal(libc::SIGKILL)?;
@@ -225,7 +225,7 @@ fn untold_host() -> Result<()> {
 fn untold_link() -> Result<()> {
     let hosts = Hosts::new(2, PLAIN)?;
     let job = unconnected(&hosts, &[0, 1, 1], 0, "3")?;
-    let killed = Killed::now(0);
+    let killed = Killed::now(&[0]);
     hosts.take_down(1)?;
     job.ranks[2].rank(2)?.signal(libc::SIGKILL)?;
     job.expect_survivors(&killed, &[0, 2], SILENCE_KNOWN_WITHIN)

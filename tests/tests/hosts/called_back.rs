@@ -161,7 +161,7 @@ fn vanish() -> Result<()> {
     let list = ["--hosts", "ant,bee,cow:2"];
     let job = srun.job(&hosts, &list, &victim(), &["die", "barrier", "1"])?.start()?;
     job.lines("ready ", 4)?;
-    let vanished = Killed::now(1);
+    let vanished = Killed::now(&[1]);
     hosts.power_off(1)?;
     let outcome = job.wait()?;
     // Ten times the 5 s for which a silent host is waited for.
@@ -174,7 +174,7 @@ fn vanish() -> Result<()> {
 fn launcher_vanishes() -> Result<()> {
     let (hosts, srun) = (hosts(3, Options::default())?, Srun::new()?);
     let job = srun.job(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
-    lose_launcher(&hosts, job.start()?, || hosts.cut(0))
+    lose_launcher(&hosts, job.start()?, 3, || hosts.cut(0))
 }
 
 /// The processes of gaspi_run itself, or those of its agents.

@@ -4,15 +4,15 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use gaspi_tests::hosts::{Hosts, Options};
+use gaspi_tests::hosts::{Host, Hosts, Options};
 use gaspi_tests::victims::Killed;
 use gaspi_tests::{Process, Result, Running, Seed, base_seed};
 use libtest_mimic::Trial;
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::called_back::gate;
-use crate::faults::DEATH_KNOWN_WITHIN;
-use crate::job::{expect_finished, hosts, launch, rounds, start, victim};
+use crate::faults::{DEATH_KNOWN_WITHIN, hosts_of};
+use crate::job::{expect_finished, hosts, launch, list, rounds, start, victim};
 use crate::{ONLY_IPV6, TRAPPED, expect, failed, root_trial};
 
 /// What gaspi_run ends with when a host could not be reached or was lost.
@@ -49,12 +49,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("ssh/host-that-nobody-knows", || unreachable("nobody", "resolve")),
         root_trial("ssh/host-without-server", || unreachable("cow", "refused")),
         root_trial("ssh/host-that-is-silent", silent_host),
-        root_trial("ssh/killed-launcher", || killed("gaspi_run")),
-        root_trial("ssh/killed-agent", || killed("--agent")),
-        root_trial("ssh/killed-ssh", || killed("ssh")),
+        root_trial("ssh/killed-launcher", || killed("gaspi_run", &[0, 1, 1, 2])),
+        root_trial("ssh/killed-agent", || killed("--agent", &[0, 1, 1, 2])),
+        root_trial("ssh/killed-ssh", || killed("ssh", &[0, 1, 1, 2])),
         root_trial("ssh/killed-rank", killed_rank),
         root_trial("ssh/kill-on-failure", kill_on_failure),
-        root_trial("ssh/launcher-that-vanishes", launcher_vanishes),
+        root_trial("ssh/launcher-that-vanishes", || launcher_vanishes(&[1, 1, 2], None)),
         root_trial("ssh/agents-whose-links-go-down", links_go_down),
         root_trial("ssh/host-that-vanishes", vanish),
         root_trial("ssh/server-that-has-to-wait", starved_server),
@@ -173,58 +173,66 @@ fn starved_server() -> Result<()> {
 
 /// Whichever process of the launcher is killed, with `--kill-on-failure`: the job ends on all
 /// hosts, and nothing is left.
-fn killed(word: &str) -> Result<()> {
-    let hosts = hosts(3, Options::default())?;
+pub(crate) fn killed(word: &str, places: &[usize]) -> Result<()> {
+    let hosts = hosts_of(places)?;
     // A rank need not be in touch with others to be ended.
     let script = "echo ready $GASPI_RANK; sleep 1000";
-    let options = ["--kill-on-failure", "--hosts", "ant,bee:2,cow"];
+    let options = ["--kill-on-failure", "--hosts", &list(&hosts, places)];
     let job = start(&hosts, &options, Path::new("sh"), &["-c", script])?;
-    job.lines("ready ", 4)?;
+    job.lines("ready ", places.len())?;
     let found = with_word(&hosts, word);
     let process = found.first().ok_or_else(|| failed(format!("no process of {word}")))?;
     process.signal(libc::SIGKILL)?;
     let outcome = job.wait()?;
     expect(!outcome.status.success(), outcome.failure("it was to fail").0)?;
     if word != "gaspi_run" {
-        let names_host = outcome.stderr.contains("bee") || outcome.stderr.contains("cow");
-        expect(names_host, outcome.failure("it was to name the host").0)?;
+        let lost = |host: &Host| outcome.stderr.contains(&format!("host {} was lost", host.name()));
+        expect(hosts.iter().skip(1).any(lost), outcome.failure("it was to name the host").0)?;
     }
     hosts.await_idle()
 }
 
 /// The machine of gaspi_run is gone without a word: sshd would not notice for a quarter of an hour.
-fn launcher_vanishes() -> Result<()> {
-    let hosts = hosts(3, Options::default())?;
-    let job = start(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
-    lose_launcher(&hosts, job, || hosts.cut(0))
+pub(crate) fn launcher_vanishes(places: &[usize], patience_s: Option<u64>) -> Result<()> {
+    let hosts = hosts_of(places)?;
+    let list = ["--hosts", &list(&hosts, places)];
+    let mut job = launch(&hosts, 0, &list, Path::new("sh"), &LINGERS)?;
+    if let Some(patience) = patience_s {
+        job = job.env("GASPI_DEAD_AFTER", patience.to_string());
+    }
+    lose_launcher(&hosts, job.start()?, places.len(), || hosts.cut(0))
 }
 
 /// The links of the agents' hosts go down there: nothing that they send is ever on its way.
 fn links_go_down() -> Result<()> {
     let hosts = hosts(3, Options::default())?;
     let job = start(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
-    lose_launcher(&hosts, job, || [1, 2].into_iter().try_for_each(|host| hosts.take_down(host)))
+    lose_launcher(&hosts, job, 3, || [1, 2].into_iter().try_for_each(|host| hosts.take_down(host)))
 }
 
 /// Arguments of a shell that does not end by itself, with a process of its own.
 pub(crate) const LINGERS: [&str; 2] =
     ["-c", "echo ready $GASPI_RANK; sleep 1000 & exec sleep 1000"];
 
-/// The host of gaspi_run is cut off from the others, two ranks on bee and one on cow, that linger:
-/// the agents there end themselves and all that they started.
+/// The host of gaspi_run, the first one, is cut off from the others, whose ranks linger: the agents
+/// there end themselves and all that they started.
 pub(crate) fn lose_launcher(
     hosts: &Hosts,
     job: Running,
+    ranks: usize,
     cut: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
-    job.lines("ready ", 3)?;
+    job.lines("ready ", ranks)?;
     cut()?;
     let end = Instant::now() + Duration::from_secs(60);
     while ["sleep", "--agent"].iter().any(|word| !with_word(hosts, word).is_empty()) {
         expect(Instant::now() < end, "agents or ranks are left")?;
         std::thread::sleep(Duration::from_millis(20));
     }
-    job.wait()?.code(HOST_LOST)?.says("host bee was lost")?.says("host cow was lost")?;
+    let outcome = job.wait()?.code(HOST_LOST)?;
+    for host in hosts.iter().skip(1) {
+        outcome.clone().says(&format!("host {} was lost", host.name()))?;
+    }
     // sshd itself waits on for the machine that vanished, so the hosts are not idle.
     Ok(())
 }
@@ -275,7 +283,7 @@ fn vanish() -> Result<()> {
     let list = ["--hosts", "ant,bee,cow:2"];
     let job = start(&hosts, &list, &victim(), &["die", "barrier", "1"])?;
     job.lines("ready ", 4)?;
-    let vanished = Killed::now(1);
+    let vanished = Killed::now(&[1]);
     hosts.power_off(1)?;
     let outcome = job.wait()?;
     // Ten times the 5 s for which a silent host is waited for.

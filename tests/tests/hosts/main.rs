@@ -8,6 +8,7 @@ mod job;
 mod launched;
 mod links;
 mod meeting;
+mod shapes;
 mod tarantella;
 
 use std::process::ExitCode;
@@ -50,6 +51,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(launched::trials());
     trials.extend(called_back::trials());
     trials.extend(faults::trials());
+    trials.extend(shapes::trials());
     trials.extend(tarantella::trials());
     trials.extend(links::trials());
     let is_for_full = |name: &str| ONLY_IN_FULL.iter().any(|part| name.contains(part));
