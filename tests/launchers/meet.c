@@ -1,7 +1,8 @@
 /* Joins and leaves its job, and MPI's, in the order of the letters of its argument: G and g are
    gaspi_proc_init and gaspi_proc_term, M and m are MPI_Init and MPI_Finalize. T is a
    gaspi_proc_init of 100 ms that has to time out, A makes the file that PMIX_STUB_ANSWERS names.
-   W waits in a barrier until that fails, P for a signal; D dies by SIGKILL, K kills rank 1. */
+   W waits in a barrier until that fails, P for a signal; D dies by SIGKILL, K kills rank 1. L
+   meets those that live. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -74,6 +75,31 @@ static void wait_in_vain(void) {
   fflush(stdout);
 }
 
+/* In a barrier of a group of theirs. */
+static void meet_the_living(void) {
+  gaspi_group_t living;
+  gaspi_rank_t rank, size, other, met = 0;
+  gaspi_state_vector_t states;
+  CHECK(gaspi_proc_rank(&rank));
+  CHECK(gaspi_proc_num(&size));
+  if ((states = malloc(size)) == NULL) {
+    exit(7);
+  }
+  CHECK(gaspi_state_vec_get(states));
+  CHECK(gaspi_group_create(&living));
+  for (other = 0; other < size; other++) {
+    if (states[other] == GASPI_STATE_HEALTHY) {
+      CHECK(gaspi_group_add(living, other));
+      met++;
+    }
+  }
+  free(states);
+  CHECK(gaspi_group_commit(living, GASPI_BLOCK));
+  CHECK(gaspi_barrier(living, GASPI_BLOCK));
+  printf("rank %u met the %u that live\n", (unsigned)rank, (unsigned)met);
+  fflush(stdout);
+}
+
 static void answer(void) {
   const char *name = getenv("PMIX_STUB_ANSWERS");
   FILE *file = name == NULL ? NULL : fopen(name, "w");
@@ -97,6 +123,9 @@ int main(int argc, char **argv) {
         break;
       case 'W':
         wait_in_vain();
+        break;
+      case 'L':
+        meet_the_living();
         break;
       case 'P':
         pause();

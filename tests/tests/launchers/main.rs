@@ -1,6 +1,7 @@
 //! Jobs that other launchers start: the real hydra of MPICH and Intel MPI, mpirun and prterun of
 //! Open MPI, and Slurm, on hosts that are namespaces; others by what they set.
 
+mod deaths;
 mod programs;
 mod recorded;
 mod servers;

@@ -4,14 +4,12 @@ use gaspi_tests::hosts::{Host, Hosts, Options};
 use gaspi_tests::{Job, Result, Running, gaspi_run};
 use libtest_mimic::Trial;
 use std::os::unix::process::ExitStatusExt;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tempfile::TempDir;
 
+use crate::deaths::KNOWN;
 use crate::programs::{MpiLibrary, meet, slow_pmix};
 use crate::{expect_met, trial};
-
-/// Ten times the second within which all know of a death.
-const KNOWN: Duration = Duration::from_secs(10);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 use crate::programs::{MpiLibrary, library_path, meet, unpacked};
-use crate::{expect_met, failed, trial};
+use crate::{deaths, expect_met, failed, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -33,6 +33,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         add("ranks-that-stay-away", ranks_that_stay_away);
         add("gaspi-run-within", gaspi_run_within);
         add("single", single);
+        if !launcher.lets_run_on().is_empty() {
+            add("rank-that-is-killed", killed_rank);
+        }
     }
     trials.push(trial("hydra/mpi-finalised", mpi_finalised));
     trials.push(trial("open-mpi/library-that-is-none", library_that_is_none));
@@ -74,6 +77,16 @@ impl Launcher {
             Launcher::Hydra => Some(MpiLibrary::Mpich),
             Launcher::OpenMpi => Some(MpiLibrary::Open),
             Launcher::Prterun | Launcher::Intel => None,
+        }
+    }
+
+    /// The options with which it does not end the others when a rank is killed. Those of hydra
+    /// end all of them, also with `-disable-auto-cleanup`.
+    fn lets_run_on(self) -> &'static [&'static str] {
+        match self {
+            Launcher::Hydra | Launcher::Intel => &[],
+            Launcher::OpenMpi => &["--enable-recovery"],
+            Launcher::Prterun => &["--runtime-options", "recoverable"],
         }
     }
 
@@ -225,6 +238,15 @@ fn single(launcher: Launcher) -> Result<()> {
     let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
     let job = launcher.job(&hosts, "ant:1", 1, &files)?.env("GASPI_LAUNCHER", "single");
     expect_met(job.arg(meet(MpiLibrary::None)?).arg("GgGg").run()?, 1, 2)
+}
+
+/// Of a launcher that is told to let the others run on.
+fn killed_rank(launcher: Launcher) -> Result<()> {
+    let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
+    hosts.start_sshd()?;
+    let job = launcher.job(&hosts, "ant:2,bee:2", deaths::RANKS, &files)?;
+    let job = job.args(launcher.lets_run_on());
+    deaths::expect_known(&hosts, job, "PMIX_RANK")
 }
 
 fn mpi_finalised() -> Result<()> {

@@ -12,7 +12,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 use crate::programs::{MpiLibrary, libraries, library_path, meet, unpacked};
-use crate::{expect_met, failed, trial};
+use crate::{deaths, expect_met, failed, trial};
 
 /// A guard: the nodes register within a few seconds.
 const GUARD: Duration = Duration::from_secs(60);
@@ -27,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         slurm.step_of_one_host()?;
         slurm.step_with("pmi2", "pmi")?;
         slurm.step_with("pmix", "pmix")?;
+        slurm.step_of_which_one_dies()?;
         slurm.step_that_contradicts()?;
         slurm.script()?;
         slurm.step_with_munge()?;
@@ -189,6 +190,16 @@ impl Slurm {
             self.srun(&[&mpi, "-N", "2", "-n", "4"])?.arg(meet(MpiLibrary::None)?).arg("GgGg");
         let outcome = job.run()?.says(&format!("proc_init: launcher {launcher}, by PMI"))?;
         expect_met(outcome, 4, 2)
+    }
+
+    /// By each way of Slurm to start ranks.
+    fn step_of_which_one_dies(&self) -> Result<()> {
+        for plugin in ["none", "pmi2", "pmix"] {
+            let mpi = format!("--mpi={plugin}");
+            let job = self.srun(&[&mpi, "--kill-on-bad-exit=0", "-N", "2", "-n", "4"])?;
+            deaths::expect_known(&self.hosts, job, "SLURM_PROCID")?;
+        }
+        Ok(())
     }
 
     /// Variables that say something else than Slurm.
