@@ -5,6 +5,7 @@
 //! to look at them.
 
 use crate::ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
+use crate::os::limits;
 use std::borrow::Cow;
 
 /// The result of every procedure of this crate.
@@ -214,5 +215,13 @@ impl Error {
             return Error::TooManyFiles { call: Cow::Borrowed("opening a descriptor") };
         }
         Error::System { call: call.into(), reason: source.to_string() }
+    }
+    /// A thread that could not be started.
+    pub fn thread(what: &str, source: &std::io::Error) -> Error {
+        let reason = match source.raw_os_error() {
+            Some(libc::EAGAIN) => limits::no_thread(),
+            _ => source.to_string(),
+        };
+        Error::System { call: format!("starting {what}"), reason }
     }
 }

@@ -4,6 +4,7 @@ mod atomics_by;
 pub(crate) mod descriptors;
 mod extensions;
 mod pending_init;
+mod progress_thread;
 mod rdma;
 mod upcalls;
 mod waiting;

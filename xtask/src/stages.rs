@@ -165,7 +165,7 @@ pub(crate) const STAGES: [Stage; 38] = [
     ),
     stage("jobs", &[], jobs, "jobs beside each other; what ranks tell at their end"),
     stage("bench", &[], |context| harness(context, "bench", &[]), "rows and tables of gaspi-bench"),
-    stage("faults", &[], faults, "kill -9, SIGSTOP, and too few descriptors"),
+    stage("faults", &[], faults, "kill -9, SIGSTOP, and too few descriptors or processes"),
     stage(
         "scale",
         &[Tool::Cc, Tool::Ip],
@@ -486,7 +486,11 @@ fn harness(context: &Context, name: &str, variables: &[(&str, String)]) -> Resul
 }
 
 fn faults(context: &Context) -> Result<Count> {
-    Ok(harness(context, "faults", &[])? + harness(context, "descriptors", &[])?)
+    let mut count = harness(context, "faults", &[])?;
+    for name in ["descriptors", "processes"] {
+        count = count + harness(context, name, &[])?;
+    }
+    Ok(count)
 }
 
 fn jobs(context: &Context) -> Result<Count> {

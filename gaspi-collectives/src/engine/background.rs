@@ -33,10 +33,8 @@ impl Engine {
                     .name("gaspi-collective".to_owned())
                     .spawn(move || shared.run_background())
             });
-            *background = Some(thread.map_err(|error| Error::System {
-                call: "starting the thread for operations in the background".to_owned(),
-                reason: error.to_string(),
-            })?);
+            let what = "the thread for operations in the background";
+            *background = Some(thread.map_err(|error| Error::thread(what, &error))?);
             self.shared.has_thread.store(true, Ordering::Relaxed);
         }
         Ok(())

@@ -1,4 +1,5 @@
-//! Limits of control groups and of the process: how much memory and how many cores there are.
+//! Limits of control groups and of the process: how much memory, how many cores, processes and
+//! descriptors there are.
 //!
 //! At a control group's memory limit the kernel kills instead of failing, so the limit is looked
 //! at before memory is promised. Version 1 and 2 of control groups are understood.
@@ -127,6 +128,43 @@ pub fn memory() -> Headroom {
     headroom
 }
 
+/// A control group among the enclosing ones that has as many processes and threads as it may, in
+/// words.
+fn full_group() -> Option<String> {
+    let directories = group_directories("pids").into_iter().chain(group_directories(""));
+    directories.into_iter().find_map(|directory| {
+        let file = directory.join("pids.max");
+        // Without a limit it says "max".
+        let (limit, have) = (number(&file)?, number(&directory.join("pids.current"))?);
+        let file = file.display();
+        (have >= limit).then(|| {
+            format!("the control group's limit is {limit} processes and threads ({file}); raise it")
+        })
+    })
+}
+
+/// The limit that keeps the kernel from starting one more, as far as is known, and others that may.
+fn of_tasks(others: &str) -> String {
+    full_group().unwrap_or_else(|| {
+        let user = match allowed(Resource::Processes) {
+            Some(limit) => format!("{limit} (processes and threads of this user)"),
+            None => "unlimited".to_owned(),
+        };
+        format!("ulimit -u is {user}; see also {others}")
+    })
+}
+
+/// Why no process could be started where the kernel says that it is to be tried again.
+pub fn no_process() -> String {
+    format!("no more processes may be started: {}", of_tasks("the control group's pids.max"))
+}
+
+/// The same of a thread, for whose stack addresses may lack.
+pub fn no_thread() -> String {
+    let others = "the control group's pids.max, and ulimit -v";
+    format!("no more threads may be started: {}", of_tasks(others))
+}
+
 /// Whole cores that the control group's quota allows, at least 1; `None` without a quota.
 pub fn cpu_quota() -> Option<u32> {
     let cores = |quota: u64, period: u64| {
@@ -157,6 +195,8 @@ pub enum Resource {
     LockedMemory,
     /// Descriptors.
     OpenFiles,
+    /// Processes and threads of this user.
+    Processes,
 }
 
 /// How much of a [`Resource`] this process may have now, `None` without a limit.
@@ -166,6 +206,7 @@ pub fn allowed(resource: Resource) -> Option<u64> {
         Resource::AddressSpace => process::Resource::As,
         Resource::LockedMemory => process::Resource::Memlock,
         Resource::OpenFiles => process::Resource::Nofile,
+        Resource::Processes => process::Resource::Nproc,
     };
     process::getrlimit(resource).current
 }

@@ -4,6 +4,7 @@
 //! Invariant: a start survives timeouts; whoever waits again goes on where the last wait ended.
 
 use super::extensions::Extensions;
+use super::progress_thread::ProgressThread;
 use super::rdma::{dead_after, networks, open_device, with_device};
 use super::{Inner, Runtime, atomics_by, descriptors};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
@@ -19,7 +20,6 @@ use crate::group::{FIRST_INCARNATION, FIRST_STEP, Groups, initial_group};
 use crate::ids::{GroupId, Rank};
 use crate::os::{affinity, clock, interfaces, process, socket};
 use crate::passive::{Mailbox, Outbox, Passive};
-use crate::progress::thread::{Progress, Served};
 use crate::queue::queues;
 use crate::ranks::Ranks;
 use crate::remote_arrivals::RemoteArrivals;
@@ -71,6 +71,8 @@ pub struct PendingInit {
     stage: Stage,
     /// The device that carries data between nodes, until it is used.
     device: Option<Device>,
+    /// The progress thread, until it has its rank.
+    thread: Option<ProgressThread>,
     /// After how long calls say what they wait for.
     stall_warning: Option<Duration>,
     /// The seed of what delays requests.
@@ -162,6 +164,9 @@ impl PendingInit {
         let told = device.as_ref().err().filter(|_| job.device.atomics);
         told.inspect(|error| report_unable(&job, error));
         let device = device?;
+        // It has to be there before the others meet: they would wait for a rank without it.
+        let thread = (job.size > 1).then(|| ProgressThread::start(job.rank)).transpose();
+        let thread = thread.inspect_err(|error| report_unable(&job, error))?;
         let stage = if job.size == 1 {
             Stage::Single
         } else {
@@ -179,6 +184,7 @@ impl PendingInit {
             config,
             stage,
             device,
+            thread,
             stall_warning,
             #[cfg(feature = "test-transports")]
             faults: None,
@@ -265,8 +271,18 @@ impl PendingInit {
         }
     }
 
+    /// Has the progress thread serve this rank from now on.
+    fn progress(&mut self, inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
+        let thread = match self.thread.take() {
+            Some(thread) => thread,
+            // One that had it has failed.
+            None => ProgressThread::start(self.job.rank)?,
+        };
+        thread.serve(inner)
+    }
+
     fn assemble(
-        &self,
+        &mut self,
         cards: Cards,
         area: SharedArea,
         membership: Option<Membership>,
@@ -321,7 +337,7 @@ impl PendingInit {
             // Before a pair is made, and before ranks of the node know that this one has joined.
             verbs.prepare_to_vouch();
         }
-        let thread = inner.has_peers().then(|| start_progress(&inner)).transpose()?;
+        let thread = inner.has_peers().then(|| self.progress(&inner)).transpose()?;
         #[cfg(feature = "test-transports")]
         if inner.endpoints.faults.is_some() {
             Faults::start(&inner, |rank| {
@@ -344,7 +360,8 @@ impl PendingInit {
         membarrier::prepare();
         let stage = Stage::Twin(network);
         let stall_warning = stall_warning()?;
-        Ok(PendingInit { job, config, stage, device: None, stall_warning, faults: None })
+        let (device, thread, faults) = (None, None, None);
+        Ok(PendingInit { job, config, stage, device, thread, stall_warning, faults })
     }
 
     /// The same with requests that are delayed by a seed.
@@ -354,7 +371,7 @@ impl PendingInit {
     }
 
     /// Joins it: with no exchange, as all know alike who takes part.
-    fn join(&self, network: twin::Network) -> Result<Runtime> {
+    fn join(&mut self, network: twin::Network) -> Result<Runtime> {
         let (size, me) = (self.job.size, self.job.rank);
         let card_of = |rank: u32| {
             let job = Job { rank: Rank(rank as u16), node: Some(rank.into()), ..self.job.clone() };
@@ -378,18 +395,6 @@ pub(super) fn of_machine(cards: &Cards, rank: Rank) -> (u32, u32) {
     let machine = cards.at(rank).machine();
     let here = || cards.iter().filter(|card| card.machine() == machine);
     (here().count() as u32, affinity::usable_cores(here().map(CardView::cpus)))
-}
-
-fn start_progress(inner: &Arc<Inner>) -> Result<JoinHandle<()>> {
-    let progress = Progress::new(Arc::clone(inner) as Arc<dyn Served>)?;
-    // A thread inherits the mask of signals: none of the program's are delivered to it.
-    process::with_signals_blocked(|| {
-        std::thread::Builder::new()
-            .name("gaspi-progress".to_owned())
-            .stack_size(256 * 1024)
-            .spawn(move || progress.run())
-    })
-    .map_err(|error| Error::os("starting the progress thread", &error))
 }
 
 impl Inner {

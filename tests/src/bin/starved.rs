@@ -1,4 +1,4 @@
-//! A rank of the tests of descriptors: `starved init` or `starved CALL RANK`.
+//! A rank of the tests of descriptors, and of processes: `starved init` or `starved CALL RANK`.
 //!
 //! - `init`: joins, meets the others in a barrier and leaves. Whatever ends that is printed as
 //!   `refused`.
@@ -9,6 +9,9 @@
 //! - `map RANK`: all ranks make a segment together, RANK allows itself no more addresses and writes
 //!   into the segment of the next rank, then allows itself all and does so again. Prints how each
 //!   write ended.
+//! - `background RANK`: all ranks join, RANK allows itself no more threads and prepares a sum that
+//!   a thread of the library is to drive, prints how that ended and allows itself all again, and
+//!   all ranks do it.
 //! - `sum`: joins, adds up what all tell by a collective of the library, twice, and prints how many
 //!   memory files of arenas it has mapped.
 
@@ -36,10 +39,12 @@ fn main() -> ExitCode {
         }),
         ["sum"] => sum(&rank),
         ["map", who] => map(who),
+        ["background", who] => background(who),
         [call, who] => starve(call, who),
         _ => {
             eprintln!(
-                "usage: starved init | sum | map RANK | segment|commit|register RANK|all|rest"
+                "usage: starved init | sum | map|background RANK | \
+                 segment|commit|register RANK|all|rest"
             );
             return ExitCode::from(2);
         }
@@ -88,14 +93,14 @@ fn sum(rank: &str) -> gaspi::Result<()> {
     rt.term(GUARD)
 }
 
-/// Sets the limit of addresses, and returns the one before.
-fn limit_addresses(limit: libc::rlim_t) -> libc::rlim_t {
+/// Sets a limit, of addresses for example, and returns the one before.
+fn set_limit(of: libc::__rlimit_resource_t, limit: libc::rlim_t) -> libc::rlim_t {
     let mut found = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: fills in the limit.
-    assert_eq!(unsafe { libc::getrlimit(libc::RLIMIT_AS, &raw mut found) }, 0);
+    assert_eq!(unsafe { libc::getrlimit(of, &raw mut found) }, 0);
     let new = libc::rlimit { rlim_cur: limit, ..found };
     // SAFETY: reads the limit.
-    assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &raw const new) }, 0);
+    assert_eq!(unsafe { libc::setrlimit(of, &raw const new) }, 0);
     found.rlim_cur
 }
 
@@ -117,14 +122,35 @@ fn map(who: &str) -> gaspi::Result<()> {
         let transfer = Transfer { local, local_offset, rank: next, remote, remote_offset, size: 8 };
         let write = || rt.write(&transfer, queue, GUARD);
         // What the program has, and half a segment for what the library makes.
-        let before = limit_addresses(addresses().expect("/proc") + LARGE / 2);
+        let enough = addresses().expect("/proc") + LARGE / 2;
+        let before = set_limit(libc::RLIMIT_AS, enough);
         let ended = write();
-        limit_addresses(before);
+        set_limit(libc::RLIMIT_AS, before);
         println!("ended {me} {}", ended.map_or_else(|error| error.to_string(), |()| "well".into()));
         write()?;
         rt.wait(queue, GUARD)?;
         println!("written {me}");
     }
+    rt.barrier(GroupId::ALL, GUARD)?;
+    rt.term(GUARD)
+}
+
+fn background(who: &str) -> gaspi::Result<()> {
+    let rt = join()?;
+    let me = rt.rank().0;
+    let prepared = || {
+        let request = TypedRequest::allreduce(Operation::Sum, vec![1_u64], vec![0; 1]);
+        prepare(&rt, GroupId::ALL, request.background(), GUARD)
+    };
+    if who == me.to_string() {
+        let before = set_limit(libc::RLIMIT_NPROC, 1);
+        let ended = prepared().map(drop);
+        set_limit(libc::RLIMIT_NPROC, before);
+        println!("ended {me} {}", ended.map_or_else(|error| error.to_string(), |()| "well".into()));
+    }
+    let mut request = prepared()?;
+    println!("summed {me} {:?}", request.run(GUARD)?);
+    drop(request);
     rt.barrier(GroupId::ALL, GUARD)?;
     rt.term(GUARD)
 }

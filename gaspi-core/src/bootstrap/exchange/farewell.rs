@@ -35,7 +35,7 @@ pub(super) fn leave_to_thread(relays: &mut Relays) -> Result<()> {
             }
         })
     });
-    started.map_err(|error| Error::os("starting a thread", &error))?;
+    started.map_err(|error| Error::thread("a thread for them", &error))?;
     // It waits for them.
     let _ = hand_over.send(std::mem::take(relays));
     Ok(())

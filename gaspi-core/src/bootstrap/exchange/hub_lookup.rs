@@ -3,6 +3,7 @@
 
 use crate::bootstrap::addresses::{Audience, Candidates};
 use crate::bootstrap::job::HubLocation;
+use crate::error::Error;
 use crate::os::{interfaces, process};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::mpsc::{self, Receiver, TryRecvError};
@@ -84,7 +85,9 @@ impl HubLookup {
         });
         match asked {
             Ok(_) => self.resolver = Some(resolver),
-            Err(error) => self.fail(&error),
+            Err(error) => {
+                self.unresolved = Some(Error::thread("the resolver's thread", &error).to_string());
+            }
         }
     }
 

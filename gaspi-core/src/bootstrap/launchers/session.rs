@@ -168,7 +168,7 @@ fn start_thread(work: impl FnOnce() + Send + 'static) -> Result<()> {
     let started = process::with_signals_blocked(|| {
         std::thread::Builder::new().name("gaspi-launcher".to_owned()).spawn(work)
     });
-    started.map(drop).map_err(|error| Error::os("starting a thread", &error))
+    started.map(drop).map_err(|error| Error::thread("the thread that asks the launcher", &error))
 }
 
 impl Session {
