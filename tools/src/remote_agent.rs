@@ -20,6 +20,9 @@ const RUN: &[u8] = b"@gaspi run@\n";
 const CARRY: &[u8] = b"@gaspi carry@\n";
 /// Begins a line that says where a tool could not do its work, and why.
 const ABSENT: &str = "@gaspi absent@ ";
+/// What a shell that cannot start a process does not say.
+const PROCESS_LIMIT: &str = "no more processes may be started there (ulimit -u, or the control \
+                             group's pids.max)";
 /// The variable in which srun tells a process how Slurm calls its host.
 const SLURM_HOST: &str = "SLURMD_NODENAME";
 /// The first argument of a tool that was carried over.
@@ -36,16 +39,19 @@ const SCRIPT: &str = concat!(
     "then echo \"@gaspi run@\"; exec \"$q\" \"$@\"; fi; done; ",
     "[ \"$n\" -gt 0 ] || { echo \"@gaspi absent@ $SLURMD_NODENAME it is not installed there\"; ",
     "exit 127; }; ",
-    "umask 077; d=; t=; c() { rm -f \"$t\"; }; trap c 0; trap \"exit 129\" 1 2 13 15; ",
-    // A directory may be mounted so that nothing in it can be executed.
+    "umask 077; d=; t=; w=; c() { rm -f \"$t\"; }; trap c 0; trap \"exit 129\" 1 2 13 15; ",
+    // A directory may be full, or mounted so that nothing in it can be written or executed.
     "for b in \"${TMPDIR:-/tmp}\" /var/tmp /dev/shm \"$HOME\"; do ",
-    "t=$(mktemp \"$b/gaspi.XXXXXXXXXX\" 2>/dev/null) || continue; ",
-    "echo \"exit 0\" >\"$t\" && chmod 700 \"$t\" && \"$t\" 2>/dev/null && { d=1; break; }; ",
-    "rm -f \"$t\"; done; ",
+    "e=$(mktemp \"$b/gaspi.XXXXXXXXXX\" 2>&1) && { t=$e; ",
+    "e=$(head -c \"$n\" /dev/zero 2>&1 >\"$t\") && ",
+    "e=$({ echo \"exit 0\" >\"$t\" && chmod 700 \"$t\" && \"$t\"; } 2>&1) && { d=1; break; }; ",
+    "rm -f \"$t\"; t=; }; w=\"$w; $b: ${e##*: }\"; done; ",
     "[ -n \"$d\" ] || { echo \"${p##*/} is not installed there, and no directory for temporary ",
-    "files lets programs be executed; install it or set TMPDIR\" >&2; exit 126; }; ",
-    "echo \"@gaspi carry@\"; head -c \"$n\" >\"$t\"; ",
-    "[ \"$(wc -c <\"$t\")\" -eq \"$n\" ] || exit 125; ",
+    "files takes it and lets it be executed (${w#; }); install it or set TMPDIR\" >&2; ",
+    "exit 126; }; ",
+    "echo \"@gaspi carry@\"; e=$(head -c \"$n\" 2>&1 >\"$t\"); ",
+    "[ \"$(wc -c <\"$t\")\" -eq \"$n\" ] || { ",
+    "[ -z \"$e\" ] || echo \"$t: ${e##*: }\" >&2; exit 125; }; ",
     "echo \"@gaspi run@\"; exec \"$t\" --carried \"$@\""
 );
 
@@ -167,6 +173,12 @@ pub fn farewell(program: &OsStr, how: &str, words: &[u8]) -> String {
     let text = String::from_utf8_lossy(words);
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let program = program.display();
+    // In the words of dash and bash.
+    let is_full = lines.iter().any(|line| line.ends_with("Cannot fork") || line.contains("fork: "));
+    let how = match is_full {
+        true => format!("{how}, since {PROCESS_LIMIT}"),
+        false => how.to_owned(),
+    };
     match &lines[lines.len().saturating_sub(LINES_MAX)..] {
         [] => format!("{program} {how}"),
         [line] => format!("{program} {how}: {line}"),

@@ -16,7 +16,7 @@ use crate::job::{expect_finished, hosts, launch, list, rounds, start, victim};
 use crate::{ONLY_IPV6, TRAPPED, expect, failed, root_trial};
 
 /// What gaspi_run ends with when a host could not be reached or was lost.
-const HOST_LOST: i32 = 255;
+pub(crate) const HOST_LOST: i32 = 255;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![

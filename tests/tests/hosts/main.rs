@@ -2,6 +2,7 @@
 
 mod by_hand;
 mod called_back;
+mod disks;
 mod faults;
 mod harness;
 mod job;
@@ -50,6 +51,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(meeting::trials());
     trials.extend(launched::trials());
     trials.extend(called_back::trials());
+    trials.extend(disks::trials());
     trials.extend(faults::trials());
     trials.extend(shapes::trials());
     trials.extend(tarantella::trials());

@@ -44,6 +44,8 @@ pub(crate) struct Printer {
     copies: [Option<(File, String)>; 2],
     /// When an unfinished line of rank 0 is shown, as somebody may be asked to answer it.
     prompt_at: Option<Instant>,
+    /// Whether a file could not be written any more.
+    has_lost: bool,
 }
 
 impl Printer {
@@ -73,6 +75,7 @@ impl Printer {
             copies: [None, None],
             sinks,
             prompt_at: None,
+            has_lost: false,
         })
     }
 
@@ -129,8 +132,14 @@ impl Printer {
             Outlet::Closed => {}
         }
         if let Some(text) = complaint {
+            self.has_lost = true;
             self.say(&text);
         }
+    }
+
+    /// Whether output of a rank did not get into its file.
+    pub(crate) fn has_lost(&self) -> bool {
+        self.has_lost
     }
 
     /// Finishes the lines of a rank that says no more.

@@ -9,6 +9,7 @@ use crate::binding::{self, Share};
 use crate::environment::{OF_THE_JOB, is_of_an_outer_launcher};
 use crate::files::Files;
 use crate::refusal::{EXIT_HOST, EXIT_LAUNCHER, Refusal};
+use gaspi_core::os::limits;
 use gaspi_tools::system;
 use std::fs::File;
 use std::io;
@@ -220,12 +221,9 @@ fn refusal(command: &Command, rank: u32, error: &io::Error) -> Refusal {
         Some(libc::EACCES) => (126, "permission denied; is it executable?".into()),
         Some(libc::ENOEXEC | libc::EISDIR | libc::ELIBBAD) => (126, error.to_string()),
         Some(libc::E2BIG) => (126, "arguments and environment are too long".into()),
-        Some(libc::EAGAIN) => (
-            EXIT_LAUNCHER,
-            "no more processes may be started; see ulimit -u and the control group's pids.max, or \
-             start fewer ranks"
-                .into(),
-        ),
+        Some(libc::EAGAIN) => {
+            (EXIT_LAUNCHER, format!("{}; or start fewer ranks", limits::no_process()))
+        }
         Some(libc::EMFILE | libc::ENFILE) => (
             EXIT_LAUNCHER,
             "no more files may be opened; raise the limit with ulimit -n, or start fewer ranks"

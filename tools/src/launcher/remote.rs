@@ -9,7 +9,7 @@ use crate::channel::Channel;
 use crate::process::Ending;
 use crate::protocol::{self, Down, Up};
 use crate::refusal::{EXIT_HOST, Refusal};
-use crate::shell_process::ShellProcess;
+use crate::shell_process::{ShellProcess, not_started};
 use crate::ssh_liveness::Silence;
 use gaspi_core::bootstrap::{Encrypted, RelayId};
 use gaspi_tools::remote_agent::{Opened, Opening, Tool};
@@ -152,9 +152,10 @@ impl Remote {
         (patience, mask): How,
     ) -> Result<(), Refusal> {
         let command = shell.command(&self.name, tool, &[OsStr::new(agent::AGENT)]);
-        let failed = |error: std::io::Error| Refusal {
-            status: EXIT_HOST,
-            message: format!("host {}: starting {}: {error}", self.name, shell.program().display()),
+        let failed = |error: std::io::Error| {
+            let (program, reason) = (shell.program().display(), not_started(&error));
+            let message = format!("host {}: starting {program}: {reason}", self.name);
+            Refusal { status: EXIT_HOST, message }
         };
         let (process, from, to) = ShellProcess::start(shell, command, mask).map_err(failed)?;
         self.channel = Channel::new(from, to).map_err(failed)?;

@@ -3,6 +3,7 @@
 //! [`Channel`](crate::channel::Channel).
 
 use crate::process::{Ending, Process};
+use gaspi_core::os::limits;
 use gaspi_tools::remote_agent;
 use gaspi_tools::remote_shell::RemoteShell;
 use gaspi_tools::signals;
@@ -139,6 +140,14 @@ impl ShellProcess {
             _ => "closed the connection".to_owned(),
         };
         remote_agent::farewell(&self.program, &how, &self.messages)
+    }
+}
+
+/// Why a remote shell could not be started.
+pub(crate) fn not_started(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(libc::EAGAIN) => limits::no_process(),
+        _ => error.to_string(),
     }
 }
 

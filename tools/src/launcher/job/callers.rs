@@ -11,6 +11,7 @@ use crate::process::Ending;
 use crate::protocol::{Down, Errand};
 use crate::refusal::{EXIT_HOST, Refusal};
 use crate::remote::{Remote, Step};
+use crate::shell_process::not_started;
 use crate::starter::{Missed, Starter};
 use gaspi_core::bootstrap::{Callback, Callbacks, Encrypted};
 use gaspi_tools::system::Watch;
@@ -88,7 +89,7 @@ impl Callers {
             let starter = Starter::start(&way.shell, &way.tool, &invitation, mask);
             self.starters.push(starter.map_err(|error| Refusal {
                 status: EXIT_HOST,
-                message: format!("starting {program}: {error}"),
+                message: format!("starting {program}: {}", not_started(&error)),
             })?);
         }
         Ok(true)

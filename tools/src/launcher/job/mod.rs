@@ -23,7 +23,7 @@ use crate::plan::Plan;
 use crate::printer::Printer;
 use crate::process::{self, Setting};
 use crate::protocol::Down;
-use crate::refusal::{EXIT_TIMEOUT, Refusal};
+use crate::refusal::{EXIT_LAUNCHER, EXIT_TIMEOUT, Refusal};
 use crate::remote::Remote;
 use crate::report;
 use crate::tail::Tail;
@@ -148,7 +148,11 @@ impl Running {
         self.part();
         let status = self.conclude();
         self.write_out();
-        Ok(if self.shutdown.time_limit.is_exceeded() { EXIT_TIMEOUT } else { status })
+        Ok(match status {
+            _ if self.shutdown.time_limit.is_exceeded() => EXIT_TIMEOUT,
+            0 if self.printer.has_lost() => EXIT_LAUNCHER,
+            status => status,
+        })
     }
 
     /// Says how the ranks ended; the status to exit with.
