@@ -17,6 +17,12 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// `any`, `poor COMMAND...` on four ranks, of which the last one may not start a thread.
 const LIMITED: &str = r#"
 export HOME=/mnt
+# An address that ranks can offer each other.
+ip link set lo up
+ip link add one type veth peer name other
+ip address add 10.77.0.1/24 dev one
+ip link set one up
+ip link set other up
 limited() {
     limit=$1
     shift

@@ -67,7 +67,7 @@ fn installed() -> Result<()> {
         make_read_only(host, Path::new("/tmp"))?;
         fill_home(host)?;
     }
-    let job = start(&hosts, &["--hosts", "ant:2,bee:2"], &rounds(), &["60"])?;
+    let job = start(&hosts, &["--hosts", "ant:2,bee:2"], &rounds(), &["1"])?;
     expect_finished(job.wait()?, 4)?;
     hosts.await_idle()
 }
