@@ -36,6 +36,14 @@ pub enum State {
     Corrupt,
 }
 
+/// How a rank has ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum End {
+    Died,
+    /// Or is about to leave.
+    Left,
+}
+
 /// How long a process may take to end once its memory and its descriptors are gone.
 const END_LIMIT: Duration = Duration::from_millis(20);
 
@@ -339,6 +347,17 @@ impl Ranks {
     pub(crate) fn known_ends(&self) -> (u64, u64) {
         // Acquire: pairs with the Release in `note_goodbye`.
         (self.area.ends(), self.goodbyes.load(Ordering::Acquire))
+    }
+
+    /// All others that are known to have ended.
+    pub(crate) fn ended(&self) -> Vec<(Rank, End)> {
+        let leaving = self.leaving.lock();
+        let end_of = |rank: Rank| match self.liveness(rank) {
+            liveness::DEAD => Some((rank, End::Died)),
+            liveness::LEFT => Some((rank, End::Left)),
+            _ => leaving.contains(&rank).then_some((rank, End::Left)),
+        };
+        self.all().filter(|rank| *rank != self.me).filter_map(end_of).collect()
     }
 
     /// Whether `peer` has said goodbye.

@@ -6,47 +6,66 @@
 
 use crate::ids::Rank;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 /// The place of one rank in the tree.
 #[derive(Debug)]
 pub(crate) struct RankTree {
-    /// The ranks of each node, ascending.
-    nodes: Vec<Vec<Rank>>,
+    order: Arc<Order>,
     node: usize,
     position: usize,
-    /// Where each rank stands in the order of the nodes and of the ranks in them.
-    place: Vec<u32>,
+}
+
+/// What is the same for all ranks of a job.
+#[derive(Debug)]
+struct Order {
+    /// The ranks of each node, ascending.
+    nodes: Vec<Vec<Rank>>,
+    /// Of each rank: its node, and where it stands among the ranks of that.
+    places: Vec<(u16, u16)>,
 }
 
 impl RankTree {
     /// The place of `me`, where `node_of` tells the node of each rank of a job.
     pub(crate) fn new(me: Rank, node_of: &[u64]) -> RankTree {
         let mut nodes: Vec<Vec<Rank>> = Vec::new();
+        let mut places = Vec::with_capacity(node_of.len());
         let mut at = HashMap::new();
         for (rank, node) in node_of.iter().enumerate() {
             let index = *at.entry(*node).or_insert(nodes.len());
             if index == nodes.len() {
                 nodes.push(Vec::new());
             }
+            places.push((index as u16, nodes[index].len() as u16));
             nodes[index].push(Rank(rank as u16));
         }
-        let node = at[&node_of[me.index()]];
-        let position = nodes[node].iter().position(|rank| *rank == me).unwrap_or(0);
-        let mut place = vec![0; node_of.len()];
-        for (rank, at) in nodes.iter().flatten().zip(0..) {
-            place[rank.index()] = at;
-        }
-        RankTree { nodes, node, position, place }
+        RankTree::of(Arc::new(Order { nodes, places }), me)
+    }
+
+    fn of(order: Arc<Order>, me: Rank) -> RankTree {
+        let (node, position) = order.places[me.index()];
+        RankTree { order, node: node.into(), position: position.into() }
+    }
+
+    /// The place of another rank of the same job.
+    #[cfg(test)]
+    pub(crate) fn seen_by(&self, rank: Rank) -> RankTree {
+        RankTree::of(Arc::clone(&self.order), rank)
     }
 
     /// Whether `rank` comes before `other`, as a parent does before its child.
     pub(crate) fn is_before(&self, rank: Rank, other: Rank) -> bool {
-        self.place[rank.index()] < self.place[other.index()]
+        self.order.places[rank.index()] < self.order.places[other.index()]
+    }
+
+    /// Whether both are of the same node.
+    pub(crate) fn are_beside(&self, rank: Rank, other: Rank) -> bool {
+        self.order.places[rank.index()].0 == self.order.places[other.index()].0
     }
 
     /// With whom this rank keeps a connection; none for the first one that lives.
     pub(crate) fn parent(&self, lives: impl Fn(Rank) -> bool) -> Option<Rank> {
-        let own = &self.nodes[self.node];
+        let own = &self.order.nodes[self.node];
         if let Some(position) = parent_of(self.position, |at| lives(own[at])) {
             return Some(own[position]);
         }
@@ -56,18 +75,15 @@ impl RankTree {
 
     /// Whose parent this rank is, which lives.
     pub(crate) fn children(&self, lives: impl Fn(Rank) -> bool) -> Vec<Rank> {
-        let own = &self.nodes[self.node];
+        let own = &self.order.nodes[self.node];
         let lives_at = |at: usize| lives(own[at]);
-        let behind = self.position + 1..own.len();
-        let in_node = behind.filter(|at| lives_at(*at));
-        let in_node = in_node.filter(|at| parent_of(*at, lives_at) == Some(self.position));
-        let mut children: Vec<Rank> = in_node.map(|at| own[at]).collect();
+        let in_node = children_of(self.position, own.len(), lives_at);
+        let mut children: Vec<Rank> = in_node.into_iter().map(|at| own[at]).collect();
         if parent_of(self.position, lives_at).is_none() {
             let first_of = |node| self.first_of(node, &lives);
             let node_lives = |node| first_of(node).is_some();
-            let of_it = |node: &usize| parent_of(*node, node_lives) == Some(self.node);
-            let nodes = (self.node + 1..self.nodes.len()).filter(of_it);
-            children.extend(nodes.filter_map(first_of));
+            let nodes = children_of(self.node, self.order.nodes.len(), node_lives);
+            children.extend(nodes.into_iter().filter_map(first_of));
         }
         children
     }
@@ -81,14 +97,15 @@ impl RankTree {
             };
             ranks.iter().enumerate().map(move |(at, rank)| (height(at), *rank)).collect::<Vec<_>>()
         };
-        let mut all: Vec<_> = self.nodes.iter().enumerate().flat_map(of_node).collect();
+        let nodes = self.order.nodes.iter();
+        let mut all: Vec<_> = nodes.enumerate().flat_map(of_node).collect();
         all.sort_by_key(|(height, _)| std::cmp::Reverse(*height));
         all.into_iter().map(|(_, rank)| rank).collect()
     }
 
     /// The lowest living rank of a node.
     fn first_of(&self, node: usize, lives: impl Fn(Rank) -> bool) -> Option<Rank> {
-        self.nodes[node].iter().copied().find(|rank| lives(*rank))
+        self.order.nodes[node].iter().copied().find(|rank| lives(*rank))
     }
 }
 
@@ -103,6 +120,24 @@ fn parent_of(of: usize, lives: impl Fn(usize) -> bool) -> Option<usize> {
         }
     }
     (0..of).find(|index| lives(*index))
+}
+
+/// The living indexes, of so many, whose parent this one is, which lives.
+fn children_of(of: usize, count: usize, lives: impl Fn(usize) -> bool) -> Vec<usize> {
+    let mut above = vec![of];
+    if parent_of(of, &lives).is_none() && of != 0 {
+        // It is in the place of all that were above others.
+        above.push(0);
+    }
+    let mut children = Vec::new();
+    while let Some(at) = above.pop() {
+        let below = (0..height_of(at)).map(|bit| at + (1 << bit));
+        for index in below.take_while(|index| *index < count) {
+            if lives(index) { children.push(index) } else { above.push(index) }
+        }
+    }
+    children.retain(|index| *index != of);
+    children
 }
 
 /// How many levels of the tree are below an index.

@@ -227,7 +227,7 @@ impl Progress {
             }
             self.connector.say_farewell(self.served.tcp());
             let until = Instant::now() + LAST_WORD;
-            while self.connector.has_to_stay(self.served.tcp()) && Instant::now() < until {
+            while self.connector.has_to_stay() && Instant::now() < until {
                 self.turn(&mut events);
             }
         }

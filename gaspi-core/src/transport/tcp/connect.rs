@@ -15,9 +15,11 @@
 //! are at most [`UNAUTHENTICATED_MAX`] of them beside two for each rank.
 
 mod attempt;
+mod conversation;
 mod dials;
 mod ends;
 mod keepalive;
+mod news;
 mod own_interfaces;
 pub(crate) mod reach;
 
@@ -32,8 +34,8 @@ use crate::transport::tcp::poll_sets::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FRO
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
 use attempt::{Answer, Attempt, Outcome, advance, is_lack, nonce, other, say_welcome, talk};
 use dials::{Again, Dial, Dials, Later};
-use ends::Ends;
 use keepalive::{Keepalive, Watched, has_ended, have_asked, tune};
+use news::Ends;
 use own_interfaces::OwnInterfaces;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -101,7 +103,7 @@ impl Connector {
             keepalives: HashMap::new(),
             unsettled: BTreeSet::new(),
             watched: HashMap::new(),
-            ends: tcp.table.remote.then(|| Ends::new(tcp)),
+            ends: tcp.table.remote.then(|| tcp.no_ends()),
             leaves: false,
             next: 0,
             look_at: Instant::now(),
@@ -357,7 +359,7 @@ impl Connector {
         if refused {
             // What the rank said before it closed has come, but may not have been heard.
             self.hear_farewell(tcp, rank);
-            if self.leaves && is_keepalive(&purpose) {
+            if self.leaves && (is_keepalive(&purpose) || probed && self.has_refused(rank)) {
                 return self.needs_not_hear(rank);
             }
         }
@@ -369,7 +371,7 @@ impl Connector {
             return;
         }
         // It may be that of a connection which is about to be used.
-        let early = matches!(purpose, ConnectPurpose::Keepalive) && since.elapsed() < AGAIN;
+        let early = matches!(purpose, ConnectPurpose::Keepalive) && self.is_early(rank, since);
         if refused && (early || tcp.table.connections.has(rank)) {
             // Nobody listens any more; how its connections end tells whether it said goodbye.
             self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
@@ -378,7 +380,7 @@ impl Connector {
         let asks = matches!(purpose, ConnectPurpose::Data(_)) || is_keepalive(&purpose);
         if refused && asks && self.may_have_left(tcp, rank) {
             log::trace!("{rank} on {} may have left: {reason}", tcp.up.ranks().host_of(rank));
-            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
+            self.find_out_later(rank, purpose, since);
             return;
         }
         if refused || probed {

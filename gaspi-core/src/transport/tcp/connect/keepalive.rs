@@ -7,6 +7,7 @@
 //! end tells as much; it is watched before that one is let go. A rank that leaves says so on all of
 //! them. Else only ends are told ([`ends`](super::ends)).
 
+use super::conversation::Conversation;
 use super::{AGAIN, Again, ConnectPurpose, Connector, GRACE};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
@@ -24,61 +25,19 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub(super) struct Keepalive {
     pub(super) fd: OwnedFd,
-    /// The rank on the other side.
-    pub(super) rank: Rank,
-    /// What has come of something that is said, and what is still to be sent.
-    incoming: Vec<u8>,
-    outgoing: Vec<u8>,
-    /// This rank has said that it leaves.
-    takes_leave: bool,
-    /// The other side has said so.
-    peer_leaves: bool,
-    /// The other side has said its last word.
-    closed: bool,
-    /// This side says nothing more.
-    mute: bool,
+    pub(super) conversation: Conversation,
     /// Something was said that the other kernel may not have acknowledged.
     unacknowledged: bool,
 }
 
 impl Keepalive {
     pub(super) fn new(fd: OwnedFd, rank: Rank) -> Keepalive {
-        Keepalive {
-            fd,
-            rank,
-            incoming: Vec::new(),
-            outgoing: Vec::new(),
-            takes_leave: false,
-            peer_leaves: false,
-            closed: false,
-            mute: false,
-            unacknowledged: false,
-        }
+        Keepalive { fd, conversation: Conversation::new(rank), unacknowledged: false }
     }
 
-    /// Says something, unless this side has ended.
-    fn say(&mut self, what: &[KeepaliveMessage]) {
-        if !self.mute {
-            what.iter().for_each(|said| said.encode(&mut self.outgoing));
-        }
-    }
-
-    /// Says that this rank leaves, and before that where it is in its groups.
-    fn take_leave(&mut self, steps: &[KeepaliveMessage]) {
-        if !self.mute && !self.takes_leave {
-            self.say(steps);
-            self.say(&[KeepaliveMessage::Farewell]);
-            self.takes_leave = true;
-        }
-    }
-
-    /// The other side leaves. What it says until it closes is heard. Nothing is said to it any
-    /// more, by which it knows that it has been heard; but where this rank leaves too, what it
-    /// hears until it has closed goes to those `before` it.
+    /// The other side leaves, as [`Conversation::hear_out`] tells.
     fn hear_out(&mut self, before: bool) {
-        self.peer_leaves = true;
-        self.mute = !self.takes_leave || !before;
-        if !self.takes_leave {
+        if self.conversation.hear_out(before) {
             self.flush();
             socket::end_sending(self.fd.as_fd());
             // The end has to be acknowledged too.
@@ -88,25 +47,26 @@ impl Keepalive {
 
     /// Sends as much as there is room for. Who has gone needs to be told nothing.
     fn flush(&mut self) {
-        while !self.outgoing.is_empty() {
-            let (pointer, len) = (self.outgoing.as_mut_ptr(), self.outgoing.len());
+        let outgoing = self.conversation.outgoing();
+        while !outgoing.is_empty() {
+            let (pointer, len) = (outgoing.as_mut_ptr(), outgoing.len());
             let pieces = [Piece { pointer, len }, Piece::of(&[])];
             // SAFETY: a buffer that lives across the call.
             match unsafe { socket::send(self.fd.as_fd(), pieces, &[]) } {
                 Ok(sent) => {
-                    self.outgoing.drain(..sent);
+                    outgoing.drain(..sent);
                     self.unacknowledged = true;
                 }
                 Err(error) if socket::is_full(&error) => return,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(_) => self.outgoing.clear(),
+                Err(_) => outgoing.clear(),
             }
         }
     }
 
     /// Whether all has been sent and acknowledged.
     fn is_settled(&self) -> bool {
-        self.outgoing.is_empty() && !self.unacknowledged
+        self.conversation.is_sent() && !self.unacknowledged
     }
 
     /// What has come, and whether the other side has closed.
@@ -115,9 +75,9 @@ impl Keepalive {
         loop {
             let piece = Piece { pointer: bytes.as_mut_ptr(), len: bytes.len() };
             // SAFETY: the array is writable.
-            match unsafe { socket::receive_bytes(self.fd.as_fd(), piece) } {
+            let len = match unsafe { socket::receive_bytes(self.fd.as_fd(), piece) } {
                 Ok(0) => return (all, true),
-                Ok(len) => self.incoming.extend_from_slice(&bytes[..len]),
+                Ok(len) => len,
                 Err(error) => {
                     let open = matches!(
                         error.kind(),
@@ -125,17 +85,11 @@ impl Keepalive {
                     );
                     return (all, !open);
                 }
+            };
+            // Whoever says other things is not listened to any more.
+            if self.conversation.take(&bytes[..len], &mut all).is_err() {
+                return (all, true);
             }
-            let mut left = self.incoming.as_slice();
-            loop {
-                match KeepaliveMessage::decode(&mut left) {
-                    Ok(Some(said)) => all.push(said),
-                    Ok(None) => break,
-                    // Whoever says such things is not listened to any more.
-                    Err(_) => return (all, true),
-                }
-            }
-            self.incoming = left.to_vec();
         }
     }
 }
@@ -204,9 +158,9 @@ impl Connector {
         *self.watched.entry(tcp.watched_by(rank)).or_default() += 1;
         let mut keepalive = Keepalive::new(fd, rank);
         if let Some(ends) = &self.ends {
-            keepalive.say(ends.told());
+            keepalive.conversation.say(ends.told());
             if self.leaves {
-                keepalive.take_leave(&tcp.own_steps());
+                keepalive.conversation.take_leave(&tcp.own_steps());
             }
         }
         self.keepalives.insert(token, keepalive);
@@ -218,7 +172,8 @@ impl Connector {
 
     /// One has ended.
     fn end_watch(&mut self, tcp: Tcp<'_>, token: u64) -> Option<Rank> {
-        let Keepalive { fd, rank, .. } = self.keepalives.remove(&token)?;
+        let Keepalive { fd, conversation: Conversation { rank, .. }, .. } =
+            self.keepalives.remove(&token)?;
         self.unsettled.remove(&token);
         tcp.table.sets.poll.remove(fd.as_fd());
         let watched = tcp.watched_by(rank);
@@ -236,16 +191,16 @@ impl Connector {
     pub(super) fn serve_keepalive(&mut self, tcp: Tcp<'_>, token: u64) {
         let Some(keepalive) = self.keepalives.get_mut(&token) else { return };
         let error = tcp::outcome(keepalive.fd.as_fd()).err();
-        let (rank, (said, ended)) = (keepalive.rank, keepalive.hear());
+        let (rank, (said, ended)) = (keepalive.conversation.rank, keepalive.hear());
         if let Some(ends) =
             self.ends.as_ref().filter(|_| said.contains(&KeepaliveMessage::Farewell))
         {
-            keepalive.hear_out(ends.is_before(rank, tcp.up.ranks().me));
+            keepalive.hear_out(ends.is_before(rank));
         }
-        let (over, leaves) = (error.is_some() || ended, keepalive.takes_leave);
+        let (over, leaves) = (error.is_some() || ended, keepalive.conversation.takes_leave);
         if over && leaves {
             // It may be told of others who leave, until this rank closes too.
-            keepalive.closed = true;
+            keepalive.conversation.closed = true;
             tcp.table.sets.poll.remove(keepalive.fd.as_fd());
         }
         self.flush(token);
@@ -280,11 +235,11 @@ impl Connector {
         let mut silent = Vec::new();
         self.unsettled.retain(|token| {
             let Some(keepalive) = self.keepalives.get_mut(token) else { return false };
-            let fd = keepalive.fd.as_fd();
-            keepalive.unacknowledged = !tcp.up.ranks().shares_machine(keepalive.rank)
+            let (fd, of) = (keepalive.fd.as_fd(), &keepalive.conversation);
+            keepalive.unacknowledged = !tcp.up.ranks().shares_machine(of.rank)
                 && tcp::has_unacknowledged(fd).unwrap_or(false);
             // One that leaves waits for nobody for long.
-            let judged = keepalive.unacknowledged && !keepalive.takes_leave;
+            let judged = keepalive.unacknowledged && !of.takes_leave;
             if judged && tcp::is_unanswered(fd, patience).unwrap_or(false) {
                 silent.push(*token);
             }
@@ -299,7 +254,8 @@ impl Connector {
 
     /// Hears what `rank` has said on a keepalive connection of it.
     pub(super) fn hear_farewell(&mut self, tcp: Tcp<'_>, rank: Rank) {
-        let of_it = self.keepalives.values_mut().filter(|keepalive| keepalive.rank == rank);
+        let all = self.keepalives.values_mut();
+        let of_it = all.filter(|keepalive| keepalive.conversation.rank == rank);
         let said: Vec<KeepaliveMessage> = of_it.flat_map(|keepalive| keepalive.hear().0).collect();
         said.into_iter().for_each(|said| self.heard(tcp, rank, said));
     }
@@ -326,7 +282,7 @@ impl Connector {
         self.leaves = true;
         let steps = tcp.own_steps();
         for keepalive in self.keepalives.values_mut() {
-            keepalive.take_leave(&steps);
+            keepalive.conversation.take_leave(&steps);
         }
         self.flush_all();
     }
@@ -334,7 +290,7 @@ impl Connector {
     /// Tells all with whom there is a keepalive connection.
     pub(super) fn say_to_all(&mut self, what: &[KeepaliveMessage]) {
         if !what.is_empty() {
-            self.keepalives.values_mut().for_each(|keepalive| keepalive.say(what));
+            self.keepalives.values_mut().for_each(|one| one.conversation.say(what));
             self.flush_all();
         }
         for token in self.unsettled.iter().copied().collect::<Vec<_>>() {
@@ -359,26 +315,21 @@ impl Connector {
         }
     }
 
+    fn conversations(&self) -> impl Iterator<Item = &Conversation> + Clone {
+        self.keepalives.values().map(|keepalive| &keepalive.conversation)
+    }
+
     /// Whether somebody has heard that this rank leaves who tells others.
-    pub(super) fn is_heard(&self, tcp: Tcp<'_>) -> bool {
-        let hears = |of: &Keepalive| match of.peer_leaves {
-            true => self.is_before(tcp, of.rank),
-            false => of.closed,
-        };
-        self.keepalives.values().any(|keepalive| keepalive.takes_leave && hears(keepalive))
+    pub(super) fn is_heard(&self) -> bool {
+        self.ends.as_ref().is_some_and(|ends| ends.is_heard(self.conversations()))
     }
 
     /// Whether this rank, which leaves, has to be heard by others, or to hear what those behind it
     /// say who leave too.
-    pub(crate) fn has_to_stay(&self, tcp: Tcp<'_>) -> bool {
+    pub(crate) fn has_to_stay(&self) -> bool {
         let Some(ends) = &self.ends else { return false };
-        if self.has_unauthenticated() {
-            // Who has connected would take it for dead.
-            return true;
-        }
-        let is_done = |of: &Keepalive| of.closed || of.peer_leaves && self.is_before(tcp, of.rank);
-        let unheard = !self.is_heard(tcp) && ends.others_live();
-        unheard || !self.keepalives.values().all(is_done)
+        // Who has connected would take it for dead.
+        self.has_unauthenticated() || ends.has_to_stay(self.conversations())
     }
 
     /// Watches another rank of the same node, if there is one that is connected.

@@ -126,7 +126,7 @@ fn a_rank_that_leaves_waits_for_nobody_where_all_have_left() {
     let mut connecting = Connector::new(inner.tcp());
     connecting.say_farewell(inner.tcp());
     let begin = Instant::now();
-    while connecting.has_to_stay(inner.tcp()) {
+    while connecting.has_to_stay() {
         assert!(begin.elapsed() < PATIENCE, "it waits for ranks that have left");
         for number in 0..=connecting.next {
             connecting.serve_attempt(inner.tcp(), number);

@@ -1,0 +1,431 @@
+//! A job of any size in virtual time, for tests: what each rank says and with whom it connects is
+//! decided by its own [`Ends`] and [`Conversation`]s. Played are kernels and sockets, processes
+//! that end, and memory that ranks of a host share; nobody has a connection for requests.
+
+mod connector;
+
+use super::*;
+use crate::ids::GroupId;
+use crate::policy::watching;
+use crate::transport::tcp::connect::AGAIN;
+use crate::transport::tcp::connect::keepalive::Watched;
+use crate::wire::message::Commit;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long anything takes from one rank to another, within a host too.
+pub(super) const HOP: Duration = Duration::from_micros(20);
+/// A host that is silent for so long is gone.
+pub(super) const DEAD_AFTER: Duration = Duration::from_secs(10);
+/// How long a rank that leaves stays at most, and how often it looks.
+const LAST_WORD: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Where every rank is that leaves.
+pub(super) const LAST: LastStep = LastStep {
+    group: GroupId(0),
+    step: 7,
+    finished: true,
+    commit: Commit { attempt: 1, incarnation: 0 },
+    digest: 3,
+};
+
+/// What was said since counting began.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counted {
+    /// By all ranks together, as it was heard.
+    pub(super) messages: usize,
+    pub(super) bytes: usize,
+    /// To one rank.
+    pub(super) most: usize,
+    /// Connections that were made, and attempts that were refused.
+    pub(super) made: usize,
+    pub(super) refused: usize,
+    /// Until the last rank knew the last thing.
+    pub(super) until: Duration,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Stays,
+    Leaves { until: Duration },
+    Gone,
+}
+
+/// One rank.
+#[derive(Debug)]
+struct Played {
+    ends: Ends,
+    stage: Stage,
+    /// Its sides of connections.
+    sides: Vec<usize>,
+    /// Who is being connected to, and who will be tried again when.
+    dials: Vec<(Rank, Purpose)>,
+    later: Vec<(Duration, Rank)>,
+    /// Those of other hosts that have left, and where ranks that leave are.
+    left: BTreeSet<Rank>,
+    steps: BTreeMap<Rank, LastStep>,
+    /// Ends of processes of its host that it has seen.
+    processes: usize,
+    heard: usize,
+}
+
+/// What the ranks of a host share.
+#[derive(Debug, Default)]
+struct Host {
+    dead: BTreeSet<Rank>,
+    /// Of its own ranks.
+    left: BTreeSet<Rank>,
+    ends: u64,
+    /// Ends of its own processes.
+    processes: usize,
+    is_silent: bool,
+}
+
+/// One side of a connection.
+#[derive(Debug)]
+struct Side {
+    of: Rank,
+    other: usize,
+    conversation: Conversation,
+    is_open: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Keepalive,
+    Probe,
+}
+
+#[derive(Debug)]
+enum Event {
+    Bytes(usize, Vec<u8>),
+    Ended(usize),
+    Silent(usize),
+    /// An attempt that was begun then.
+    Asks(Rank, Rank, Purpose, Duration),
+    Refused(Rank, Rank, Purpose, Duration),
+    Unanswered(Rank, Rank, Purpose),
+    Proved(Rank, Rank, Purpose, Duration),
+    Done(Rank, Rank, Purpose, usize),
+    Again(Rank, Rank, Purpose, Duration),
+    ProcessEnded(Rank, Rank),
+    Look(Rank),
+}
+
+/// What one rank knows.
+struct Known<'a> {
+    me: Rank,
+    of: (&'a BTreeSet<Rank>, &'a BTreeMap<Rank, LastStep>),
+    host: &'a Host,
+    ranks: std::ops::Range<usize>,
+    size: usize,
+}
+
+impl Record for Known<'_> {
+    fn known_ends(&self) -> (u64, u64) {
+        (self.host.ends, self.of.0.len() as u64)
+    }
+
+    fn ended(&self) -> Vec<(Rank, End)> {
+        let died = self.host.dead.iter().map(|rank| (*rank, End::Died));
+        let left = self.host.left.iter().chain(self.of.0).map(|rank| (*rank, End::Left));
+        let mut all: Vec<_> = died.chain(left).filter(|(rank, _)| *rank != self.me).collect();
+        all.sort_unstable_by_key(|(rank, _)| *rank);
+        all.dedup_by_key(|(rank, _)| *rank);
+        all
+    }
+
+    fn last_steps(&self, rank: Rank) -> Vec<LastStep> {
+        let heard = self.of.1.get(&rank).copied();
+        heard.or(self.ranks.contains(&rank.index()).then_some(LAST)).into_iter().collect()
+    }
+
+    fn is_remote(&self, rank: Rank) -> bool {
+        rank.index() < self.size && !self.ranks.contains(&rank.index())
+    }
+
+    fn takes_part(&self, rank: Rank) -> bool {
+        ![&self.host.dead, &self.host.left, self.of.0].iter().any(|ended| ended.contains(&rank))
+    }
+}
+
+/// All ranks.
+#[derive(Debug)]
+pub(super) struct Job {
+    per_host: usize,
+    ranks: Vec<Played>,
+    hosts: Vec<Host>,
+    sides: Vec<Side>,
+    /// By time, and in the order in which they were caused.
+    events: BTreeMap<(Duration, u64), Event>,
+    number: u64,
+    began: Instant,
+    now: Duration,
+    counted: Counted,
+    counted_from: Duration,
+}
+
+impl Job {
+    /// A job of so many ranks, so many on a host, in which all have the connections that they
+    /// begin with.
+    pub(super) fn start(size: usize, per_host: usize) -> Job {
+        let node_of: Vec<u64> = (0..size).map(|rank| (rank / per_host) as u64).collect();
+        let tree = RankTree::new(Rank(0), &node_of);
+        let played = |rank| Played {
+            ends: Ends::new(rank, size, tree.seen_by(rank)),
+            stage: Stage::Stays,
+            sides: Vec::new(),
+            dials: Vec::new(),
+            later: Vec::new(),
+            left: BTreeSet::new(),
+            steps: BTreeMap::new(),
+            processes: 0,
+            heard: 0,
+        };
+        let mut job = Job {
+            per_host,
+            ranks: (0..size).map(|rank| played(Rank(rank as u16))).collect(),
+            hosts: (0..size.div_ceil(per_host)).map(|_| Host::default()).collect(),
+            sides: Vec::new(),
+            events: BTreeMap::new(),
+            number: 0,
+            began: Instant::now(),
+            now: Duration::ZERO,
+            counted: Counted::default(),
+            counted_from: Duration::ZERO,
+        };
+        (0..size).for_each(|rank| job.turn(Rank(rank as u16)));
+        job
+    }
+
+    /// Plays until nothing happens any more; what was said since the last time.
+    pub(super) fn play(&mut self) -> Counted {
+        while let Some(((at, _), event)) = self.events.pop_first() {
+            self.now = at;
+            self.happens(event);
+        }
+        let most = self.ranks.iter_mut().map(|rank| std::mem::take(&mut rank.heard)).max();
+        let (most, from) = (most.unwrap_or(0), self.counted_from);
+        let counted = std::mem::take(&mut self.counted);
+        self.counted_from = self.now;
+        Counted { most, until: counted.until.saturating_sub(from), ..counted }
+    }
+
+    /// A process is killed: its host's kernel closes what it had, and tells those who watch it.
+    pub(super) fn kill(&mut self, rank: Rank) {
+        let watchers: Vec<Rank> = self.of_host(rank).filter(|of| self.watches(*of, rank)).collect();
+        self.go(rank);
+        for of in watchers {
+            self.after(Duration::ZERO, Event::ProcessEnded(of, rank));
+        }
+    }
+
+    /// A host vanishes. Its silence is noticed where there are connections with it.
+    pub(super) fn cut(&mut self, host: usize) {
+        self.hosts[host].is_silent = true;
+        for rank in self.of_host(Rank((host * self.per_host) as u16)) {
+            self.ranks[rank.index()].stage = Stage::Gone;
+            for side in std::mem::take(&mut self.ranks[rank.index()].sides) {
+                self.sides[side].is_open = false;
+                self.after(DEAD_AFTER, Event::Silent(self.sides[side].other));
+            }
+        }
+    }
+
+    /// A rank leaves.
+    pub(super) fn leave(&mut self, rank: Rank) {
+        let host = &mut self.hosts[rank.index() / self.per_host];
+        host.left.insert(rank);
+        host.ends += 1;
+        let until = self.now + LAST_WORD;
+        self.ranks[rank.index()].stage = Stage::Leaves { until };
+        for side in self.ranks[rank.index()].sides.clone() {
+            let steps = [KeepaliveMessage::Step(rank.0, LAST)];
+            self.sides[side].conversation.take_leave(&steps);
+            self.flush(side);
+        }
+        self.after(LOOK, Event::Look(rank));
+        self.turn(rank);
+    }
+
+    /// Those that stay, and connections among them.
+    pub(super) fn living(&self) -> impl Iterator<Item = Rank> + '_ {
+        let all = self.ranks.iter().zip(0..);
+        all.filter(|(rank, _)| rank.stage == Stage::Stays).map(|(_, rank)| Rank(rank))
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        self.sides.iter().filter(|side| side.is_open).count() / 2
+    }
+
+    /// Whether a rank that stays knows of these ends, in order, and of no others; has told them,
+    /// and been told where those were that have left.
+    pub(super) fn knows(&self, of: Rank, ends: &[(Rank, End)]) -> bool {
+        let (record, told) = (self.record(of), &self.ranks[of.index()].ends.is_told);
+        let is_whole = |end: &(Rank, End)| {
+            let last = || record.last_steps(end.0) == [LAST];
+            told.contains(&end.0) && (end.1 == End::Died || last())
+        };
+        record.ended() == ends && ends.iter().all(is_whole)
+    }
+}
+
+/// What that needs.
+impl Job {
+    fn after(&mut self, time: Duration, event: Event) {
+        self.number += 1;
+        self.events.insert((self.now + time, self.number), event);
+    }
+
+    fn of_host(&self, rank: Rank) -> impl Iterator<Item = Rank> + use<> {
+        let (from, size) = (rank.index() / self.per_host * self.per_host, self.ranks.len());
+        (from..size.min(from + self.per_host)).map(|rank| Rank(rank as u16))
+    }
+
+    fn host_of(&self, rank: Rank) -> &Host {
+        &self.hosts[rank.index() / self.per_host]
+    }
+
+    fn runs(&self, rank: Rank) -> bool {
+        self.ranks[rank.index()].stage != Stage::Gone
+    }
+
+    fn leaves(&self, rank: Rank) -> bool {
+        matches!(self.ranks[rank.index()].stage, Stage::Leaves { .. })
+    }
+
+    fn record(&self, me: Rank) -> Known<'_> {
+        let (of, host) = (&self.ranks[me.index()], self.host_of(me));
+        known(me, (&of.left, &of.steps), host, (self.per_host, self.ranks.len()))
+    }
+
+    fn ends_of(&mut self, me: Rank) -> (&mut Ends, Known<'_>) {
+        let sizes = (self.per_host, self.ranks.len());
+        let host = &self.hosts[me.index() / self.per_host];
+        let Played { ends, left, steps, .. } = &mut self.ranks[me.index()];
+        (ends, known(me, (left, steps), host, sizes))
+    }
+
+    fn conversations(&self, me: Rank) -> impl Iterator<Item = &Conversation> + Clone {
+        self.ranks[me.index()].sides.iter().map(|side| &self.sides[*side].conversation)
+    }
+
+    /// A process has ended, or dies: what it had is closed.
+    fn go(&mut self, rank: Rank) {
+        self.ranks[rank.index()].stage = Stage::Gone;
+        let left = self.host_of(rank).left.contains(&rank);
+        if left {
+            self.ranks[rank.index()].dials.clear();
+        }
+        for side in std::mem::take(&mut self.ranks[rank.index()].sides) {
+            self.sides[side].is_open = false;
+            self.after(HOP, Event::Ended(self.sides[side].other));
+        }
+    }
+
+    /// A rank knows that another one is dead, and so do all of its host.
+    fn note_death(&mut self, me: Rank, rank: Rank) {
+        if self.ranks[me.index()].left.contains(&rank) {
+            return;
+        }
+        let is_own = me.index() / self.per_host == rank.index() / self.per_host;
+        let host = &mut self.hosts[me.index() / self.per_host];
+        if !host.left.contains(&rank) && host.dead.insert(rank) {
+            host.ends += 1;
+            host.processes += usize::from(is_own);
+        }
+    }
+
+    /// What one connection is enough for.
+    fn watched_by(&self, me: Rank, rank: Rank) -> Watched {
+        let (own, other) = (me.index() / self.per_host, rank.index() / self.per_host);
+        if own == other { Watched::Rank(rank) } else { Watched::Node(other as u64) }
+    }
+
+    fn has_keepalive(&self, me: Rank, rank: Rank) -> bool {
+        let wanted = self.watched_by(me, rank);
+        self.conversations(me).any(|of| self.watched_by(me, of.rank) == wanted)
+    }
+
+    fn is_about_to_watch(&self, me: Rank, rank: Rank) -> bool {
+        let (wanted, soon) = (self.watched_by(me, rank), self.now + AGAIN);
+        let record = self.record(me);
+        let mut later = self.ranks[me.index()].later.iter();
+        later.any(|(at, of)| {
+            self.watched_by(me, *of) == wanted && record.takes_part(*of) && *at <= soon
+        })
+    }
+
+    /// Tries again after some time what began then.
+    fn later(
+        &mut self,
+        me: Rank,
+        rank: Rank,
+        purpose: Purpose,
+        (time, since): (Duration, Duration),
+    ) {
+        if purpose == Purpose::Keepalive {
+            self.ranks[me.index()].later.push((self.now + time, rank));
+        }
+        self.after(time, Event::Again(me, rank, purpose, since));
+    }
+
+    fn begin(&mut self, by: Rank, to: Rank, purpose: Purpose, since: Duration) {
+        let wanted = self.watched_by(by, to);
+        let mut dials = self.ranks[by.index()].dials.iter();
+        let again = match purpose {
+            Purpose::Keepalive => {
+                dials.any(|dial| dial.1 == purpose && self.watched_by(by, dial.0) == wanted)
+                    || self.has_keepalive(by, to)
+            }
+            Purpose::Probe => dials.any(|dial| *dial == (to, purpose)),
+        };
+        if !again {
+            self.ranks[by.index()].dials.push((to, purpose));
+            self.after(HOP, Event::Asks(by, to, purpose, since));
+        }
+    }
+
+    /// Whether the rank still runs that has begun it.
+    fn end_dial(&mut self, by: Rank, to: Rank, purpose: Purpose) -> bool {
+        self.ranks[by.index()].dials.retain(|dial| *dial != (to, purpose));
+        self.runs(by)
+    }
+
+    fn keep_watch(&mut self, side: usize) {
+        let me = self.sides[side].of;
+        let leaves = self.leaves(me);
+        let conversation = &mut self.sides[side].conversation;
+        conversation.say(self.ranks[me.index()].ends.told());
+        if leaves {
+            conversation.take_leave(&[KeepaliveMessage::Step(me.0, LAST)]);
+        }
+        self.ranks[me.index()].sides.push(side);
+        self.flush(side);
+    }
+
+    fn end_watch(&mut self, side: usize) -> Option<Rank> {
+        let Side { of, is_open, .. } = &mut self.sides[side];
+        let (me, was_open) = (*of, std::mem::take(is_open));
+        self.ranks[me.index()].sides.retain(|one| *one != side);
+        was_open.then_some(me)
+    }
+
+    fn flush(&mut self, side: usize) {
+        let Side { other, conversation, .. } = &mut self.sides[side];
+        let (other, bytes) = (*other, std::mem::take(conversation.outgoing()));
+        if !bytes.is_empty() {
+            self.after(HOP, Event::Bytes(other, bytes));
+        }
+    }
+}
+
+fn known<'a>(
+    me: Rank,
+    of: (&'a BTreeSet<Rank>, &'a BTreeMap<Rank, LastStep>),
+    host: &'a Host,
+    (per_host, size): (usize, usize),
+) -> Known<'a> {
+    let from = me.index() / per_host * per_host;
+    Known { me, of, host, ranks: from..size.min(from + per_host), size }
+}

@@ -1,0 +1,252 @@
+//! What happens to a rank, as its connector and its progress thread handle it.
+
+use super::*;
+
+impl Job {
+    pub(super) fn happens(&mut self, event: Event) {
+        match event {
+            Event::Bytes(side, bytes) => self.hear(side, &bytes),
+            Event::Ended(side) => self.ended(side),
+            Event::Silent(side) => {
+                if let Some(of) = self.end_watch(side) {
+                    self.fell_silent(of, self.sides[side].conversation.rank);
+                }
+            }
+            Event::Asks(by, to, purpose, since) => match self.ranks[to.index()].stage {
+                _ if self.host_of(to).is_silent => {
+                    self.after(DEAD_AFTER, Event::Unanswered(by, to, purpose));
+                }
+                Stage::Gone => self.after(HOP, Event::Refused(by, to, purpose, since)),
+                // The challenge, and the proof.
+                _ => self.after(2 * HOP, Event::Proved(by, to, purpose, since)),
+            },
+            Event::Refused(by, to, purpose, since) => self.refused(by, to, purpose, since),
+            Event::Unanswered(by, to, purpose) => self.unanswered(by, to, purpose),
+            Event::Proved(by, to, purpose, since) => self.proved(by, to, purpose, since),
+            Event::Done(by, to, purpose, side) => self.done(by, to, purpose, side),
+            Event::Again(by, to, purpose, since) => {
+                let now = self.now;
+                self.ranks[by.index()].later.retain(|later| *later != (now, to));
+                if self.runs(by) && self.record(by).takes_part(to) {
+                    self.begin(by, to, purpose, since);
+                    self.turn(by);
+                }
+            }
+            Event::ProcessEnded(of, rank) => {
+                if self.runs(of) {
+                    self.note_death(of, rank);
+                    self.turn(of);
+                }
+            }
+            Event::Look(rank) => {
+                self.turn(rank);
+                if self.leaves(rank) {
+                    self.after(LOOK, Event::Look(rank));
+                }
+            }
+        }
+    }
+
+    /// A turn of the progress thread.
+    pub(super) fn turn(&mut self, me: Rank) {
+        if !self.runs(me) {
+            return;
+        }
+        self.follow_ends(me);
+        let leaves = self.leaves(me);
+        let now = self.began + self.now;
+        let (ends, record) = self.ends_of(me);
+        let Due { news, parent, children } = ends.due(&record, leaves, now);
+        let unreachable = ends.is_unreachable();
+        for (child, patience) in children {
+            if !self.has_keepalive(me, child) {
+                self.later(me, child, Purpose::Keepalive, (patience, self.now + patience));
+            }
+        }
+        if !news.is_empty() {
+            self.counted.until = self.now;
+            for side in self.ranks[me.index()].sides.clone() {
+                self.sides[side].conversation.say(&news);
+                self.flush(side);
+            }
+        }
+        let is_heard = self.ranks[me.index()].ends.is_heard(self.conversations(me));
+        if let Some(parent) = parent.filter(|_| !leaves || !is_heard)
+            && !unreachable
+            && !self.is_about_to_watch(me, parent)
+        {
+            self.begin(me, parent, Purpose::Keepalive, self.now);
+        }
+        if let Stage::Leaves { until } = self.ranks[me.index()].stage
+            && (self.now >= until
+                || !self.ranks[me.index()].ends.has_to_stay(self.conversations(me)))
+        {
+            self.go(me);
+        }
+    }
+
+    /// Watches other processes of the host in the place of those that have ended.
+    fn follow_ends(&mut self, me: Rank) {
+        while self.ranks[me.index()].processes != self.host_of(me).processes {
+            self.ranks[me.index()].processes = self.host_of(me).processes;
+            let all = self.of_host(me);
+            let ended = all.filter(|rank| {
+                let gone = self.ranks[rank.index()].stage == Stage::Gone;
+                gone && self.record(me).takes_part(*rank) && self.watches(me, *rank)
+            });
+            for rank in ended.collect::<Vec<_>>() {
+                self.note_death(me, rank);
+            }
+        }
+    }
+
+    /// Whether a rank watches the process of another one, by what it knows.
+    pub(super) fn watches(&self, of: Rank, rank: Rank) -> bool {
+        let (record, all) = (self.record(of), self.of_host(of).collect::<Vec<_>>());
+        let me = (of.index() % self.per_host).min(all.len());
+        let ring = all[me..].iter().chain(&all[..me]).skip(1);
+        let others: Vec<Rank> = ring.copied().filter(|rank| record.takes_part(*rank)).collect();
+        let watched = watching::watched(others.len());
+        self.runs(of) && watched.into_iter().any(|at| others[at] == rank)
+    }
+
+    fn hear(&mut self, side: usize, bytes: &[u8]) {
+        let me = self.sides[side].of;
+        if !self.runs(me) || !self.sides[side].is_open {
+            return;
+        }
+        let mut all = Vec::new();
+        self.sides[side].conversation.take(bytes, &mut all).expect("what ranks say");
+        self.counted.messages += all.len();
+        self.counted.bytes += bytes.len();
+        self.ranks[me.index()].heard += all.len();
+        let of = self.sides[side].conversation.rank;
+        if all.contains(&KeepaliveMessage::Farewell) {
+            let before = self.ranks[me.index()].ends.is_before(of);
+            if self.sides[side].conversation.hear_out(before) {
+                self.flush(side);
+                self.after(HOP, Event::Ended(self.sides[side].other));
+            }
+        }
+        for said in all {
+            match Heard::of(of, said, &self.record(me)) {
+                Some(Heard::Died(rank)) => self.note_death(me, rank),
+                Some(Heard::Step(rank, last)) => {
+                    self.ranks[me.index()].steps.insert(rank, last);
+                }
+                Some(Heard::Left(rank)) => {
+                    let record = self.record(me);
+                    if record.is_remote(rank) && record.takes_part(rank) {
+                        self.ranks[me.index()].left.insert(rank);
+                    }
+                }
+                None => {}
+            }
+        }
+        self.turn(me);
+    }
+
+    /// The other side has closed, or said its last word.
+    fn ended(&mut self, side: usize) {
+        let (me, of) = (self.sides[side].of, self.sides[side].conversation.rank);
+        if self.sides[side].conversation.takes_leave {
+            self.sides[side].conversation.closed = true;
+        } else if self.end_watch(side).is_some() && self.record(me).takes_part(of) {
+            self.begin(me, of, Purpose::Probe, self.now);
+        }
+        self.turn(me);
+    }
+
+    fn refused(&mut self, by: Rank, to: Rank, purpose: Purpose, since: Duration) {
+        self.counted.refused += 1;
+        if !self.end_dial(by, to, purpose) {
+            return;
+        }
+        let (leaves, now, waits) = (self.leaves(by), self.began + self.now, self.now - since);
+        let again = (AGAIN, since);
+        let (ends, record) = self.ends_of(by);
+        match purpose {
+            _ if leaves && (purpose == Purpose::Keepalive || ends.has_refused(to)) => {
+                ends.refuses(to, now);
+            }
+            Purpose::Keepalive if ends.is_early(to, waits) => self.later(by, to, purpose, again),
+            Purpose::Keepalive if ends.may_have_left(to, &record, now) => {
+                self.later(by, to, Purpose::Probe, (NEWS_LIMIT, since));
+            }
+            _ => self.note_death(by, to),
+        }
+        self.turn(by);
+    }
+
+    fn unanswered(&mut self, by: Rank, to: Rank, purpose: Purpose) {
+        if !self.end_dial(by, to, purpose) {
+            return;
+        }
+        let ends = &mut self.ranks[by.index()].ends;
+        let is_parent = ends.has_parent(to);
+        match purpose {
+            Purpose::Probe => self.note_death(by, to),
+            Purpose::Keepalive if is_parent => {
+                ends.set_unreachable();
+                self.later(by, to, purpose, (GRACE, self.now + GRACE));
+            }
+            Purpose::Keepalive if ends.has_refused(to) => {
+                self.later(by, to, purpose, (GRACE, self.now + GRACE));
+            }
+            Purpose::Keepalive => {}
+        }
+        self.turn(by);
+    }
+
+    /// Both sides of an attempt have proved who they are.
+    fn proved(&mut self, by: Rank, to: Rank, purpose: Purpose, since: Duration) {
+        if !self.runs(to) || !self.runs(by) {
+            if self.end_dial(by, to, purpose) {
+                self.later(by, to, purpose, (AGAIN, since));
+            }
+            return;
+        }
+        let [first, second] = [self.sides.len(), self.sides.len() + 1];
+        if purpose == Purpose::Keepalive {
+            for (of, rank, other) in [(by, to, second), (to, by, first)] {
+                let conversation = Conversation::new(rank);
+                self.sides.push(Side { of, other, conversation, is_open: true });
+            }
+        }
+        self.after(HOP, Event::Done(by, to, purpose, first));
+        if purpose == Purpose::Keepalive {
+            self.keep_watch(second);
+        }
+        self.turn(to);
+    }
+
+    fn done(&mut self, by: Rank, to: Rank, purpose: Purpose, side: usize) {
+        let runs = self.end_dial(by, to, purpose);
+        match purpose {
+            Purpose::Keepalive if !runs => {
+                self.sides[side].is_open = false;
+                self.after(HOP, Event::Ended(self.sides[side].other));
+                return;
+            }
+            _ if !runs => return,
+            Purpose::Keepalive => {
+                self.ranks[by.index()].ends.does_not_refuse(to);
+                self.counted.made += 1;
+                self.keep_watch(side);
+            }
+            Purpose::Probe => {
+                self.ranks[by.index()].ends.does_not_refuse(to);
+                self.begin(by, to, Purpose::Keepalive, self.now);
+            }
+        }
+        self.turn(by);
+    }
+
+    /// A host does not answer: all of it are dead.
+    fn fell_silent(&mut self, me: Rank, rank: Rank) {
+        for rank in self.of_host(rank) {
+            self.note_death(me, rank);
+        }
+        self.turn(me);
+    }
+}
