@@ -216,7 +216,9 @@ impl Error {
         }
         Error::System { call: call.into(), reason: source.to_string() }
     }
+
     /// A thread that could not be started.
+    #[doc(hidden)]
     pub fn thread(what: &str, source: &std::io::Error) -> Error {
         let reason = match source.raw_os_error() {
             Some(libc::EAGAIN) => limits::no_thread(),
