@@ -104,9 +104,9 @@ impl Member {
     /// The range of its bundle, where this rank, `me` there, says that it has closed its own end,
     /// or that messages are lost; it hears in a word of its own that the member has closed its end.
     fn far_end(&self, layout: &Layout, me: usize, heard_in: u32) -> FarEnd {
-        let (told_in, lost_in) = (self.words + layout.closed(me), self.words + layout.lost(me));
+        let (closed_in, lost_in) = (self.words + layout.closed(me), self.words + layout.lost(me));
         let Member { lease, base, losses, .. } = *self;
-        FarEnd { lease, base, told_in, lost_in, heard_in, by_device: false, losses }
+        FarEnd { lease, base, closed_in, lost_in, heard_in, by_device: false, losses }
     }
 
     /// The same for a channel that begins there in the range of its bundle.

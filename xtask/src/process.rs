@@ -59,7 +59,7 @@ enum Printed {
     End,
 }
 
-/// How long a line on stderr may be under way once a command has ended. What it has left running
+/// How long lines on stderr may be under way once a command has ended. What it has left running
 /// may keep stderr open.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -71,7 +71,7 @@ pub(crate) fn guarded(
     limit: Duration,
     mut line: impl FnMut(&str),
 ) -> Result<End> {
-    let end = Instant::now() + limit;
+    let mut end = Instant::now() + limit;
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| cannot_start(command, &error))?;
     let (sender, lines) = mpsc::channel();
@@ -86,8 +86,7 @@ pub(crate) fn guarded(
     let mut excerpt = Excerpt::default();
     let mut has_ended = false;
     loop {
-        let wait = if has_ended { GRACE } else { end.saturating_duration_since(Instant::now()) };
-        match lines.recv_timeout(wait) {
+        match lines.recv_timeout(end.saturating_duration_since(Instant::now())) {
             Ok(Printed::Stdout(text)) => {
                 println!("{text}");
                 excerpt.line(&text);
@@ -97,7 +96,10 @@ pub(crate) fn guarded(
                 eprintln!("{text}");
                 excerpt.line(&text);
             }
-            Ok(Printed::End) => has_ended = true,
+            Ok(Printed::End) => {
+                has_ended = true;
+                end = Instant::now() + GRACE;
+            }
             Err(mpsc::RecvTimeoutError::Timeout) if !has_ended => {
                 kill_tree(&mut child);
                 excerpt.failed();

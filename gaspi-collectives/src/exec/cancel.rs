@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
 
 use gaspi_core::Error;
 
@@ -9,6 +10,10 @@ use super::completion::Completion;
 use super::executor::{Executor, State};
 use super::notice::Cause;
 use crate::signature;
+
+/// How long a rank that leaves waits for a thread that is in the middle of an operation. That may be
+/// in a function of the program, which may even be the one that leaves.
+const LEAVING_LIMIT: Duration = Duration::from_secs(5);
 
 impl Executor {
     /// Gives an operation up: it fails as soon as it is the first of the channel, with all that
@@ -50,7 +55,21 @@ impl Executor {
     /// step behind this.
     #[cold]
     pub(crate) fn end_all(&self) {
-        let mut state = self.hold();
+        let end = Instant::now() + LEAVING_LIMIT;
+        let mut state = loop {
+            match self.try_hold() {
+                Some(state) => break state,
+                None if Instant::now() < end => std::thread::yield_now(),
+                None => {
+                    let group = self.channel.group();
+                    log::error!(
+                        "proc_term: a reduction of the program is still running in a collective of \
+                         {group}; its memory must not be freed yet"
+                    );
+                    return;
+                }
+            }
+        };
         let state = &mut *state;
         if state.trouble.quiescing.is_some() {
             return self.quiesce(state);

@@ -103,9 +103,9 @@ pub(super) struct FarEnd {
     pub(super) base: u64,
     /// The words there in which this rank says that it has closed its own end, and that messages of
     /// it are lost.
-    pub(super) told_in: u32,
+    pub(super) closed_in: u32,
     pub(super) lost_in: u32,
-    /// The word here in which the member says so.
+    /// The word here in which the member says that it has closed its own.
     pub(super) heard_in: u32,
     /// A device of this rank may have written there.
     pub(super) by_device: bool,
@@ -117,7 +117,7 @@ pub(super) struct FarEnd {
 impl FarEnd {
     /// Says that this rank has closed its own end.
     pub(super) fn closed(&self) -> Put {
-        self.tells(self.told_in, CLOSED)
+        self.tells(self.closed_in, CLOSED)
     }
 
     /// Says that messages of this rank are lost.

@@ -151,7 +151,7 @@ impl Ends {
         }
     }
 
-    /// Whether another rank of this one's node refuses connections, and nobody has said why.
+    /// Whether another rank of its node refuses connections, and nobody has said why.
     fn is_doubtful(&self, rank: Rank) -> bool {
         let mut refusing = self.refusing.keys().filter(|other| !self.is_told.contains(*other));
         refusing.any(|other| *other != rank && self.tree.are_beside(*other, rank))
