@@ -11,8 +11,8 @@ use super::executor::{Executor, State};
 use super::notice::Cause;
 use crate::signature;
 
-/// How long a rank that leaves waits for a thread that is in the middle of an operation. That may be
-/// in a function of the program, which may even be the one that leaves.
+/// How long a rank that leaves waits for a thread in the middle of an operation. That may be in a
+/// function of the program, which may even be the one that leaves.
 const LEAVING_LIMIT: Duration = Duration::from_secs(5);
 
 impl Executor {
