@@ -146,16 +146,17 @@ fn synchronize_waits_for_fast_sections_and_for_what_nests_in_them() {
 
 #[test]
 fn a_function_of_the_program_takes_no_fast_path() {
-    drop(enter());
-    assert_eq!(enter_fast().is_some(), fences_are_light());
-    let callback = enter_callback().expect("the first");
-    assert!(is_in_callback() && enter_callback().is_none());
-    assert!(enter_fast().is_none());
-    drop(enter());
-    assert!(enter_fast().is_none(), "whatever else the thread did");
-    drop(callback);
-    assert!(!is_in_callback());
-    assert_eq!(enter_fast().is_some(), fences_are_light());
+    on_a_free_thread(|| {
+        assert_eq!(enter_fast().is_some(), fences_are_light());
+        let callback = enter_callback().expect("the first");
+        assert!(is_in_callback() && enter_callback().is_none());
+        assert!(enter_fast().is_none());
+        drop(enter());
+        assert!(enter_fast().is_none(), "whatever else the thread did");
+        drop(callback);
+        assert!(!is_in_callback());
+        assert_eq!(enter_fast().is_some(), fences_are_light());
+    });
 }
 
 #[test]
