@@ -20,6 +20,8 @@ const RUN: &[u8] = b"@gaspi run@\n";
 const CARRY: &[u8] = b"@gaspi carry@\n";
 /// Begins a line that says where a tool could not do its work, and why.
 const ABSENT: &str = "@gaspi absent@ ";
+/// The reason in such a line of [`SCRIPT`].
+pub const NOT_INSTALLED: &str = "it is not installed there";
 /// What a shell that cannot start a process does not say.
 const PROCESS_LIMIT: &str = "no more processes may be started there (ulimit -u, or the control \
                              group's pids.max)";
@@ -212,7 +214,8 @@ mod tests {
 
     #[test]
     fn the_host_is_told_where_a_tool_is_absent() {
-        assert!(SCRIPT.contains(ABSENT) && SCRIPT.contains(SLURM_HOST));
+        let line = format!("{ABSENT}${SLURM_HOST} {NOT_INSTALLED}");
+        assert!(SCRIPT.contains(&line), "{line}");
         let line = absent_line("no way\nback");
         assert_eq!(absent(&line), Some((own_host().unwrap_or_default().as_str(), "no way back")));
         assert_eq!(absent("@gaspi absent@ n07 it is not\n"), Some(("n07", "it is not")));

@@ -139,6 +139,12 @@ impl RemoteShell {
         command
     }
 
+    /// Whether it is ssh itself, which asks a silent machine whether it is there, and whose
+    /// connection can be looked at.
+    pub fn is_ssh(&self) -> bool {
+        Path::new(&self.program).file_name() == Some(OsStr::new("ssh"))
+    }
+
     /// Whether one process of the program starts a tool on many hosts, as srun does.
     pub fn starts_many(&self) -> bool {
         self.kind == Kind::Srun
@@ -287,6 +293,8 @@ mod tests {
         assert!(!words.contains(&OsStr::new("--nodes=1")), "{words:?}");
         let ssh = shell("ssh -v", &[]).expect("ssh");
         assert!(!ssh.starts_many());
+        let is_ssh = |line: &str| shell(line, &[]).expect("a program").is_ssh();
+        assert!(ssh.is_ssh() && is_ssh("/usr/bin/ssh") && !is_ssh("my-ssh") && !is_ssh("rsh ssh"));
         // As another machine makes it again.
         for shell in [srun, ssh] {
             let again = RemoteShell::of_words(shell.to_words()).expect("a program");

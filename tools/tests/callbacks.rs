@@ -1,9 +1,9 @@
-//! Agents that one srun starts on all hosts, or hosts one another, and that call gaspi_run back.
-//! The hosts are this machine behind a program in the place of srun or ssh.
+//! Agents that one srun starts on all hosts, or hosts one another, or a program like rsh each, and
+//! that call gaspi_run back. The hosts are this machine behind a program in the place of these.
 
 mod harness;
 
-use harness::far::{Far, SRUN_EACH};
+use harness::far::{Far, SRUN_EACH, not_installed};
 use harness::{AWAIT, Outcome, Run, gaspi_run, gate};
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -228,6 +228,96 @@ fn everything_ends_with_a_gaspi_run_that_is_killed() {
     // Nobody has it open for writing any more.
     assert_eq!(reader.join().expect("reader"), b"");
     assert_eq!(run.finish().signal, Some(libc::SIGKILL));
+}
+
+/// A directory with blaunch, which may act on `$host` first.
+fn blaunch(prepare: &str) -> Far {
+    let far = Far::new();
+    far.rsh_like_with("blaunch", prepare);
+    far
+}
+
+/// gaspi_run with that blaunch.
+fn by_blaunch(far: &Far, arguments: &[&str]) -> Command {
+    let blaunch = far.path("blaunch").to_string_lossy().into_owned();
+    let mut command = gaspi_run(&[&["--ssh", &blaunch], arguments].concat());
+    command.env("GASPI_LOG", "info");
+    command
+}
+
+/// The host as [`blaunch`] tells.
+const BY_BLAUNCH: &str = "echo $GASPI_RANK of $GASPI_NRANKS on ${SSH_BY-here}";
+
+#[track_caller]
+fn expect_by_blaunch(outcome: &Outcome) {
+    let expected = [
+        "0 of 4 on blaunch 240.0.0.1",
+        "1 of 4 on blaunch 240.0.0.1",
+        "2 of 4 on here",
+        "3 of 4 on blaunch 240.0.0.2",
+    ];
+    assert_eq!(outcome.sorted(), expected, "{}", outcome.stderr);
+}
+
+#[test]
+fn agents_of_a_program_like_rsh_call_back_and_outlive_it() {
+    let far = blaunch(":");
+    // The parent of the agent, which is that of a rank, is blaunch.
+    let kills = "set -- $(cat /proc/$PPID/stat); \
+                 [ -z \"$SSH_BY\" ] || { kill -KILL $4; while kill -0 $4 2>&-; do :; done; }";
+    let text = format!("{kills}; {BY_BLAUNCH}");
+    let arguments = ["--hosts", "240.0.0.1,127.0.0.1,240.0.0.2", "sh", "-c", &text];
+    let outcome = Run::start(by_blaunch(&far, &arguments)).finish().success();
+    let expected = ["0 of 3 on blaunch 240.0.0.1", "1 of 3 on here", "2 of 3 on blaunch 240.0.0.2"];
+    assert_eq!(outcome.sorted(), expected, "{}", outcome.stderr);
+    for host in ["240.0.0.1", "240.0.0.2"] {
+        let words = format!("host {host}: its agent has called back");
+        assert!(outcome.stderr.contains(&words), "{}", outcome.stderr);
+    }
+    // One for each host, with nothing secret on its command line.
+    assert_eq!(far.calls().lines().count(), 2, "{}", far.calls());
+    let ends = |call: &str| call.ends_with(" '--agent' '--may-call-back'");
+    assert!(far.calls().lines().all(ends), "{}", far.calls());
+    // Ssh itself has to stay, and needs no such connection.
+    let mut command = Far::new().gaspi_run(&["--hosts", MIXED, "-p"]);
+    command.env("GASPI_LOG", "info");
+    let outcome = Run::start(command).finish();
+    assert!(!outcome.stderr.contains("called back"), "{}", outcome.stderr);
+}
+
+#[test]
+fn an_agent_that_was_carried_over_calls_back_too() {
+    let far = blaunch(&not_installed(env!("CARGO_BIN_EXE_gaspi_run")));
+    let arguments = ["--hosts", MIXED, "sh", "-c", BY_BLAUNCH];
+    let outcome = Run::start(by_blaunch(&far, &arguments)).finish().success();
+    expect_by_blaunch(&outcome);
+    assert_eq!(outcome.stderr.matches("its agent has called back").count(), 2);
+}
+
+#[test]
+fn an_agent_of_a_program_like_rsh_that_cannot_call_speaks_by_its_pipes() {
+    // For the one the key arrives damaged, as if another program listened there.
+    let far = blaunch("[ $host != 240.0.0.2 ] || damage");
+    let arguments = ["--hosts", MIXED, "sh", "-c", BY_BLAUNCH];
+    let outcome = Run::start(by_blaunch(&far, &arguments)).finish().success();
+    expect_by_blaunch(&outcome);
+    for words in [
+        "host 240.0.0.1: its agent has called back",
+        "host 240.0.0.2: its agent cannot call back: ",
+        "does not know the key of this job",
+        "did not prove to know the key of this job",
+    ] {
+        assert!(outcome.stderr.contains(words), "{words}: {}", outcome.stderr);
+    }
+    assert_eq!(far.calls().lines().count(), 2, "{}", far.calls());
+    // Where there is nothing to listen on nobody is asked to call.
+    let far = blaunch(":");
+    let mut command = by_blaunch(&far, &["--hosts", MIXED, "sh", "-c", BY_BLAUNCH]);
+    command.env("GASPI_SUBNET", "198.51.100.0/24");
+    let outcome = Run::start(command).finish().success();
+    expect_by_blaunch(&outcome);
+    assert!(outcome.stderr.contains("other hosts cannot call back: "), "{}", outcome.stderr);
+    assert!(far.calls().lines().all(|call| call.ends_with(" '--agent'")), "{}", far.calls());
 }
 
 /// Four hosts beside this machine.

@@ -1,9 +1,11 @@
-//! Agents that one program starts on all hosts, and that call gaspi_run back: over a network, with
-//! hosts that vanish. The program takes the arguments of srun and works by ssh.
+//! Agents that one program starts on all hosts, or one each, and that call gaspi_run back: over a
+//! network, with hosts that vanish. The programs take the arguments of srun or blaunch, and work by
+//! ssh, which they run as a child: no socket of theirs shows that a host is gone.
 
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use gaspi_tests::hosts::{Hosts, Options, ssh_config};
@@ -13,7 +15,7 @@ use libtest_mimic::Trial;
 use tempfile::TempDir;
 
 use crate::job::{expect_finished, hosts, launch, rounds, victim};
-use crate::launched::{LINGERS, lose_launcher, with_line};
+use crate::launched::{HOST_LOST, LINGERS, lose_launcher, with_line};
 use crate::{GUARD, TRAPPED, expect, failed, root_trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -27,7 +29,20 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("srun/no-way-back", no_way_back),
         root_trial("ssh/tree", tree),
         root_trial("ssh/tree-without-its-ssh", without_ssh),
-        root_trial("srun/host-that-vanishes", vanish),
+        root_trial("srun/host-that-vanishes", || {
+            vanish(&Program::srun()?, "host bee was lost: its machine has not answered")
+        }),
+        root_trial("blaunch/rounds", by_blaunch),
+        root_trial("blaunch/host-that-vanishes", || {
+            vanish(&Program::blaunch()?, "host bee was lost: its machine has not answered")
+        }),
+        root_trial("blaunch/host-that-vanishes-ends-the-job", vanish_and_end),
+        root_trial("blaunch/no-way-back", blaunch_without_way_back),
+        root_trial("blaunch/launcher-that-vanishes", || {
+            let (hosts, blaunch) = (hosts(3, Options::default())?, Program::blaunch()?);
+            let job = blaunch.job(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
+            lose_launcher(&hosts, job.start()?, 3, || hosts.cut(0))
+        }),
         root_trial("srun/launcher-that-vanishes", launcher_vanishes),
         root_trial("srun/launcher-that-is-stopped", stopped),
     ]
@@ -58,27 +73,43 @@ trap 'kill $children' TERM
 wait
 "#;
 
+const BLAUNCH: &str = r#"#!/bin/sh
+host=$1; shift
+echo "$host" >> @DIRECTORY@/calls
+ssh -T -F @CONFIG@ "$host" "$*"
+exit $?
+"#;
+
 /// Such a program.
-struct Srun {
+struct Program {
     directory: TempDir,
+    name: &'static str,
 }
 
-impl Srun {
-    fn new() -> Result<Srun> {
+impl Program {
+    fn srun() -> Result<Program> {
+        Program::new("srun", SRUN)
+    }
+
+    fn blaunch() -> Result<Program> {
+        Program::new("blaunch", BLAUNCH)
+    }
+
+    fn new(name: &'static str, text: &str) -> Result<Program> {
         let directory = TempDir::new()?;
-        let text = SRUN
+        let text = text
             .replace("@DIRECTORY@", &directory.path().display().to_string())
             .replace("@CONFIG@", &ssh_config()?.display().to_string());
-        let path = directory.path().join("srun");
+        let path = directory.path().join(name);
         std::fs::write(&path, text)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
-        Ok(Srun { directory })
+        Ok(Program { directory, name })
     }
 
     /// gaspi_run on the first host, with this program and these options.
     fn job(&self, hosts: &Hosts, options: &[&str], program: &Path, rest: &[&str]) -> Result<Job> {
-        let srun = self.directory.path().join("srun").display().to_string();
-        let options = [&["--ssh", &srun], options].concat();
+        let path = self.directory.path().join(self.name).display().to_string();
+        let options = [&["--ssh", &path], options].concat();
         Ok(launch(hosts, 0, &options, program, rest)?.env("GASPI_LOG", "info"))
     }
 
@@ -89,7 +120,7 @@ impl Srun {
 }
 
 fn rounds_on(options: Options, list: &[&str], ranks: usize) -> Result<()> {
-    let (hosts, srun) = (hosts(3, options)?, Srun::new()?);
+    let (hosts, srun) = (hosts(3, options)?, Program::srun()?);
     let outcome = srun.job(&hosts, list, &rounds(), &["60"])?.run()?;
     expect_finished(outcome, ranks)?;
     expect(srun.calls()? == "bee,cow\n", format!("it was called for {}", srun.calls()?))?;
@@ -136,14 +167,14 @@ fn without_ssh() -> Result<()> {
 /// A FIFO at which ranks wait.
 pub(crate) fn gate(directory: &TempDir) -> Result<PathBuf> {
     let gate = directory.path().join("gate");
-    let made = std::process::Command::new("mkfifo").arg(&gate).status()?;
+    let made = Command::new("mkfifo").arg(&gate).status()?;
     expect(made.success(), "mkfifo failed")?;
     Ok(gate)
 }
 
 /// The only address that gaspi_run may offer leads nowhere: each host is reached by itself.
 fn no_way_back() -> Result<()> {
-    let (hosts, srun) = (hosts(3, TRAPPED)?, Srun::new()?);
+    let (hosts, srun) = (hosts(3, TRAPPED)?, Program::srun()?);
     let script = "echo rank $GASPI_RANK on $(hostname)";
     let job = srun.job(&hosts, &["--hosts", "bee,cow"], Path::new("sh"), &["-c", script])?;
     let outcome = job.env("GASPI_SUBNET", "172.17.0.0/16").run()?.success()?;
@@ -156,23 +187,78 @@ fn no_way_back() -> Result<()> {
 }
 
 /// gaspi_run itself notices that a host is gone, without a word of the program.
-fn vanish() -> Result<()> {
-    let (hosts, srun) = (hosts(3, Options::default())?, Srun::new()?);
+fn vanish(by: &Program, words: &str) -> Result<()> {
+    let hosts = hosts(3, Options::default())?;
     let list = ["--hosts", "ant,bee,cow:2"];
-    let job = srun.job(&hosts, &list, &victim(), &["die", "barrier", "1"])?.start()?;
+    let job = by.job(&hosts, &list, &victim(), &["die", "barrier", "1"])?.start()?;
     job.lines("ready ", 4)?;
     let vanished = Killed::now(&[1]);
     hosts.power_off(1)?;
     let outcome = job.wait()?;
     // Ten times the 5 s for which a silent host is waited for.
     vanished.expect_survivors(&outcome, 4, Duration::from_secs(50))?;
-    outcome.says("host bee was lost: its machine has not answered")?;
+    outcome.says(words)?;
+    hosts.await_idle()
+}
+
+/// Agents of a program for one host each.
+fn by_blaunch() -> Result<()> {
+    let (hosts, blaunch) = (hosts(3, TRAPPED)?, Program::blaunch()?);
+    let job = blaunch.job(&hosts, &["--hosts", "ant:2,bee:2,cow"], &rounds(), &["60"])?;
+    let outcome = job.run()?;
+    for host in ["bee", "cow"] {
+        outcome.clone().says(&format!("host {host}: its agent has called back"))?;
+    }
+    expect_finished(outcome, 5)?;
+    expect(blaunch.calls()?.lines().count() == 2, "it was not called once for each host")?;
+    hosts.await_idle()
+}
+
+/// Ranks that are not in touch with others are ended when a host is gone.
+fn vanish_and_end() -> Result<()> {
+    let (hosts, blaunch) = (hosts(3, Options::default())?, Program::blaunch()?);
+    let options = ["--kill-on-failure", "--hosts", "ant,bee,cow"];
+    let job = blaunch.job(&hosts, &options, Path::new("sh"), &LINGERS)?;
+    let job = job.env("GASPI_DEAD_AFTER", "3").start()?;
+    job.lines("ready ", 3)?;
+    let start = Instant::now();
+    hosts.power_off(1)?;
+    let outcome = job.wait()?.code(HOST_LOST)?;
+    // Ten times as long as a silent host is waited for.
+    expect(start.elapsed() < Duration::from_secs(30), outcome.failure("that took long").0)?;
+    let outcome = outcome.says("host bee was lost: its machine has not answered for ")?;
+    outcome.says("rank 1 failed: ending the job (--kill-on-failure)")?;
+    hosts.await_idle()
+}
+
+/// What other hosts send to begin a connection is lost: their agents speak by the pipes after a
+/// short time.
+fn blaunch_without_way_back() -> Result<()> {
+    let (hosts, blaunch) = (hosts(3, Options::default())?, Program::blaunch()?);
+    let rule = "table inet back { chain out { type filter hook output priority 0; \
+                oifname \"eth0\" tcp flags & (syn | ack) == syn drop; } }";
+    for host in hosts.iter().skip(1) {
+        host.output(Command::new("nft").arg(rule))?;
+    }
+    let script = "echo rank $GASPI_RANK on $(hostname)";
+    let job = blaunch.job(&hosts, &["--hosts", "ant,bee,cow"], Path::new("sh"), &["-c", script])?;
+    let start = Instant::now();
+    let outcome = job.run()?.success()?;
+    // Ten times as long as agents try.
+    expect(start.elapsed() < Duration::from_secs(30), outcome.failure("that took long").0)?;
+    for (rank, host) in ["ant", "bee", "cow"].into_iter().enumerate() {
+        outcome.clone().says(&format!("rank {rank} on {host}"))?;
+    }
+    for host in ["bee", "cow"] {
+        outcome.clone().says(&format!("host {host}: its agent cannot call back: "))?;
+    }
+    expect(blaunch.calls()?.lines().count() == 2, "it was not called once for each host")?;
     hosts.await_idle()
 }
 
 /// The machine of gaspi_run is gone without a word, and srun with it.
 fn launcher_vanishes() -> Result<()> {
-    let (hosts, srun) = (hosts(3, Options::default())?, Srun::new()?);
+    let (hosts, srun) = (hosts(3, Options::default())?, Program::srun()?);
     let job = srun.job(&hosts, &["--hosts", "bee:2,cow"], Path::new("sh"), &LINGERS)?;
     lose_launcher(&hosts, job.start()?, 3, || hosts.cut(0))
 }
@@ -188,7 +274,7 @@ fn tools(hosts: &Hosts, agents: bool) -> Vec<Process> {
 /// gaspi_run does not read for longer than a silent machine is waited for, and the windows of its
 /// connections are full: its kernel answers, so nothing ends.
 fn stopped() -> Result<()> {
-    let (hosts, srun) = (hosts(3, Options::default())?, Srun::new()?);
+    let (hosts, srun) = (hosts(3, Options::default())?, Program::srun()?);
     let gate = gate(&srun.directory)?;
     let script = format!("exec 3<> {}; echo ready; read line <&3; seq {LINES}", gate.display());
     let job = srun.job(&hosts, &["--hosts", "bee,cow"], Path::new("sh"), &["-c", &script])?;

@@ -17,7 +17,7 @@ use crate::ssh_liveness::SshLiveness;
 use crate::starter::Starter;
 use crate::{environment, identity, limits};
 use gaspi_core::Rank;
-use gaspi_core::bootstrap::{Invitation, Server};
+use gaspi_core::bootstrap::{Encrypted, Invitation, Server};
 use gaspi_tools::remote_agent::Tool;
 use gaspi_tools::remote_shell::RemoteShell;
 use gaspi_tools::signals::Signals;
@@ -33,6 +33,8 @@ use std::time::{Duration, Instant};
 pub(crate) const AGENT: &str = "--agent";
 /// Behind it: the agent is to call gaspi_run back.
 pub(crate) const CALL_BACK: &str = "--call-back";
+/// The same, but one that cannot do so speaks by its pipes.
+pub(crate) const MAY_CALL_BACK: &str = "--may-call-back";
 
 /// Bytes of output that may be on the way.
 const WINDOW: usize = 1 << 20;
@@ -92,6 +94,8 @@ pub(crate) enum Line {
     Pipes,
     /// A connection that it makes, as an invitation on standard input says.
     Callback,
+    /// That one if it can be made, else standard input and output behind the invitation.
+    Either,
 }
 
 /// Whether the machine of gaspi_run answers.
@@ -117,24 +121,48 @@ impl Liveness {
     }
 }
 
-/// Connects with gaspi_run; the invitation, if there was one, comes along.
-fn connect(line: Line) -> Result<(Channel, Liveness, Option<Invitation>), Refusal> {
-    let failed = |error| Refusal::launcher(format!("agent: {error}"));
-    match line {
-        Line::Pipes => {
-            let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
-            let pair = copy(std::io::stdin().as_fd())
-                .and_then(|from| Ok((from, copy(std::io::stdout().as_fd())?)));
-            let channel = pair.and_then(|(from, to)| Channel::new(from, to)).map_err(failed)?;
-            Ok((channel, Liveness::Ssh(SshLiveness::find()), None))
+/// The agent's end of what connects it with gaspi_run.
+#[derive(Debug)]
+struct Connected {
+    channel: Channel,
+    liveness: Liveness,
+    /// Of one that has called back.
+    invitation: Option<Invitation>,
+    /// Why it could not, if it was to.
+    no_way_back: Option<String>,
+}
+
+fn failed(error: std::io::Error) -> Refusal {
+    Refusal::launcher(format!("agent: {error}"))
+}
+
+impl Connected {
+    fn by(line: Line) -> Result<Connected, Refusal> {
+        match line {
+            Line::Pipes => Connected::by_pipes(None),
+            Line::Callback => Connected::by_callback(callback::call()?),
+            Line::Either => match callback::try_call()? {
+                Ok(called) => Connected::by_callback(called),
+                Err(reason) => Connected::by_pipes(Some(reason)),
+            },
         }
-        Line::Callback => {
-            let (connection, invitation) = callback::call()?;
-            let patience = Duration::from_secs(crate::plan::DEAD_AFTER);
-            let liveness = callback::Liveness::new(&connection.fd, patience).map_err(failed)?;
-            let channel = Channel::over(connection).map_err(failed)?;
-            Ok((channel, Liveness::Callback(liveness), Some(invitation)))
-        }
+    }
+
+    fn by_pipes(no_way_back: Option<String>) -> Result<Connected, Refusal> {
+        let copy = |fd: BorrowedFd<'_>| fd.try_clone_to_owned();
+        let pair = copy(std::io::stdin().as_fd())
+            .and_then(|from| Ok((from, copy(std::io::stdout().as_fd())?)));
+        let channel = pair.and_then(|(from, to)| Channel::new(from, to)).map_err(failed)?;
+        let liveness = Liveness::Ssh(SshLiveness::find());
+        Ok(Connected { channel, liveness, invitation: None, no_way_back })
+    }
+
+    fn by_callback((connection, invitation): (Encrypted, Invitation)) -> Result<Self, Refusal> {
+        let patience = Duration::from_secs(crate::plan::DEAD_AFTER);
+        let liveness = callback::Liveness::new(&connection.fd, patience).map_err(failed)?;
+        let channel = Channel::over(connection).map_err(failed)?;
+        let (liveness, invitation) = (Liveness::Callback(liveness), Some(invitation));
+        Ok(Connected { channel, liveness, invitation, no_way_back: None })
     }
 }
 
@@ -146,7 +174,7 @@ pub(crate) fn run(line: Line) -> Result<u8, Refusal> {
         .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
     let descriptors = system::raise_descriptor_limit();
     process::adopt_orphans();
-    let (channel, liveness, invitation) = connect(line)?;
+    let Connected { channel, liveness, invitation, no_way_back } = Connected::by(line)?;
     let mut agent = Agent {
         signals,
         descriptors,
@@ -164,6 +192,9 @@ pub(crate) fn run(line: Line) -> Result<u8, Refusal> {
     };
     let hello = Up::Hello { version: protocol::VERSION, machine: identity::look_up() };
     agent.channel.say(&hello);
+    if let Some(reason) = no_way_back {
+        agent.channel.say(&Up::NoWayBack(reason));
+    }
     let leave = loop {
         if let Some(leave) = agent.turn() {
             break leave;
@@ -344,7 +375,7 @@ impl Agent {
         let named = |name: &str| plan.variable(name);
         self.liveness.set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
         plan.check_programs()?;
-        crate::plan::check_descriptors(plan.ranks.len(), 0)?;
+        crate::plan::check_descriptors(plan.ranks.len(), 0, None)?;
         let host = Server::relay().map_err(|error| Refusal::launcher(error.to_string()))?;
         let setting = Setting {
             meeting: host.name().to_owned(),

@@ -7,6 +7,7 @@ use crate::refusal::Refusal;
 use gaspi_core::bootstrap::{Encrypted, Invitation};
 use gaspi_core::os::tcp;
 use gaspi_tools::remote_agent;
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
@@ -14,20 +15,39 @@ use std::time::Duration;
 /// Questions to a silent machine before the kernel gives it up by itself, at least 1 s apart:
 /// [`Liveness`] has done so before.
 const PROBES: u8 = 120;
+/// How long an agent tries to call that has no other way to speak.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long one tries that can stay with its pipes: the start of the job waits for it.
+const TRY_LIMIT: Duration = Duration::from_secs(3);
 
 /// Calls gaspi_run back. If that cannot be done, a line on standard output says so, and another way
 /// is tried from there. Returns the invitation too, which may be handed on.
 pub(crate) fn call() -> Result<(Encrypted, Invitation), Refusal> {
-    let invitation = Invitation::read(io::stdin().lock())
-        .map_err(|error| Refusal::launcher(format!("agent: standard input: {error}")))?;
+    let invitation = invitation()?;
     let called = own_number(&invitation, remote_agent::own_host().as_deref())
-        .and_then(|number| invitation.call_back(number));
+        .and_then(|number| invitation.call_back(number, CALL_LIMIT));
     let failed = |reason: String| {
         // Without a reader nobody waits for it.
         let _ = io::stdout().write_all(remote_agent::absent_line(&reason).as_bytes());
         Refusal::launcher(format!("agent: gaspi_run cannot be called back: {reason}"))
     };
     Ok((called.map_err(failed)?, invitation))
+}
+
+/// The same for an agent that can speak by its pipes too, which may go on behind the invitation: an
+/// error, in words, says why it has to.
+pub(crate) fn try_call() -> Result<Result<(Encrypted, Invitation), String>, Refusal> {
+    let invitation = invitation()?;
+    let called = own_number(&invitation, remote_agent::own_host().as_deref())
+        .and_then(|number| invitation.call_back(number, TRY_LIMIT));
+    Ok(called.map(|connection| (connection, invitation)))
+}
+
+/// What standard input begins with. Nothing behind it is taken.
+fn invitation() -> Result<Invitation, Refusal> {
+    let failed = |error: io::Error| Refusal::launcher(format!("agent: standard input: {error}"));
+    let input = io::stdin().as_fd().try_clone_to_owned().map_err(failed)?;
+    Invitation::read(File::from(input)).map_err(failed)
 }
 
 /// The number of this host, which is called so by whatever has started this process.

@@ -61,6 +61,9 @@ fn run() -> Result<u8, Refusal> {
         [word, call_back] if word == agent::AGENT && call_back == agent::CALL_BACK => {
             return agent::run(agent::Line::Callback);
         }
+        [word, call_back] if word == agent::AGENT && call_back == agent::MAY_CALL_BACK => {
+            return agent::run(agent::Line::Either);
+        }
         _ => {}
     }
     let arguments = Arguments::parse_from(words);

@@ -19,6 +19,8 @@ use std::time::Duration;
 const DESCRIPTORS_PER_RANK: u64 = 4;
 /// For each other machine: pidfd and three pipes.
 const DESCRIPTORS_PER_MACHINE: u64 = 4;
+/// The same of one that calls back, with its connection.
+const DESCRIPTORS_PER_CALLER: u64 = 7;
 const DESCRIPTORS_OWN: u64 = 64;
 /// Seconds for which a silent machine is waited for.
 pub(crate) const DEAD_AFTER: u64 = 5;
@@ -98,6 +100,25 @@ pub(crate) struct Way {
     pub(crate) patience: Duration,
     /// Machines start further ones, at most so many each.
     pub(crate) tree: Option<usize>,
+}
+
+impl Way {
+    /// Whether so many machines are reached through programs that start an agent each or many, and
+    /// need not stay: their agents have to call back.
+    pub(crate) fn is_by_starters(&self, machines: usize) -> bool {
+        self.shell.starts_many() || self.tree.is_some_and(|width| machines > width)
+    }
+
+    /// Whether an agent calls back that could stay with the pipes of its program. Of those of ssh
+    /// it is known without that whether its machine is there.
+    pub(crate) fn invites_each(&self) -> bool {
+        !self.shell.is_ssh()
+    }
+
+    fn descriptors(&self, machines: usize) -> u64 {
+        let calls = self.invites_each() || self.is_by_starters(machines);
+        machines as u64 * if calls { DESCRIPTORS_PER_CALLER } else { DESCRIPTORS_PER_MACHINE }
+    }
 }
 
 impl Plan {
@@ -220,7 +241,7 @@ fn ranks_of(machine: &Machine) -> Vec<u32> {
 
 /// Whether this machine can do its part.
 fn check_start(plan: &Plan) -> Result<(), Refusal> {
-    check_descriptors(plan.own.ranks.len(), plan.others.len())?;
+    check_descriptors(plan.own.ranks.len(), plan.others.len(), plan.way.as_ref())?;
     if plan.only_ping || plan.dry_run {
         return Ok(());
     }
@@ -340,11 +361,15 @@ fn count(arguments: &Arguments, named: Option<&Named>) -> Result<u32, Refusal> {
     }
 }
 
-/// Whether so many ranks here, and so many other machines, can be looked after.
-pub(crate) fn check_descriptors(ranks: usize, machines: usize) -> Result<(), Refusal> {
-    let needed = ranks as u64 * DESCRIPTORS_PER_RANK
-        + machines as u64 * DESCRIPTORS_PER_MACHINE
-        + DESCRIPTORS_OWN;
+/// Whether so many ranks here, and so many other machines that are reached this way, can be looked
+/// after.
+pub(crate) fn check_descriptors(
+    ranks: usize,
+    machines: usize,
+    way: Option<&Way>,
+) -> Result<(), Refusal> {
+    let others = way.map_or(0, |way| way.descriptors(machines));
+    let needed = ranks as u64 * DESCRIPTORS_PER_RANK + others + DESCRIPTORS_OWN;
     let limit = system::descriptor_limit().rlim_max;
     if needed > limit {
         let others = match machines {

@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 /// The version of this protocol.
-pub(crate) const VERSION: u16 = 5;
+pub(crate) const VERSION: u16 = 6;
 /// Bytes of the largest frame without its length: arguments and environment may have some MiB.
 pub(crate) const FRAME_MAX: usize = 32 << 20;
 /// Bytes of output or input in one frame.
@@ -93,6 +93,8 @@ pub(crate) enum Up {
     Done,
     /// From this host, which was on an errand, nobody will call.
     Missed { number: u32, reason: String },
+    /// The agent was to call back, could not, for this reason, and speaks by its pipes.
+    NoWayBack(String),
 }
 
 /// A frame that was not understood.
@@ -491,6 +493,7 @@ impl Frame for Up {
             Up::Done => empty(to, 12),
             Up::Notice(text) => text.write(to.u8(13)),
             Up::Missed { number, reason } => reason.write(to.u8(14).u32(*number)),
+            Up::NoWayBack(reason) => reason.write(to.u8(15)),
         }
     }
 
@@ -513,6 +516,7 @@ impl Frame for Up {
             12 => Up::Done,
             13 => Up::Notice(Field::read(from)?),
             14 => Up::Missed { number: from.u32()?, reason: Field::read(from)? },
+            15 => Up::NoWayBack(Field::read(from)?),
             _ => return Err(Malformed("a frame of unknown kind")),
         })
     }

@@ -82,6 +82,7 @@ fn ups() -> Vec<Up> {
         Up::Alive,
         Up::Done,
         Up::Missed { number: 7, reason: "no way".to_owned() },
+        Up::NoWayBack("no way".to_owned()),
     ]
 }
 

@@ -1,6 +1,6 @@
 //! Another machine of the job, as gaspi_run sees it: what connects both, and what the agent at the
 //! other end has said. That is ssh as a child with its pipes, or a socket by which an agent has
-//! called back that a [`Starter`](crate::starter::Starter) has started.
+//! called back that a [`Starter`] has started, or another program than ssh.
 
 use crate::agent;
 use crate::assignment::Assignment;
@@ -11,7 +11,8 @@ use crate::protocol::{self, Down, Up};
 use crate::refusal::{EXIT_HOST, Refusal};
 use crate::shell_process::{ShellProcess, not_started};
 use crate::ssh_liveness::Silence;
-use gaspi_core::bootstrap::{Encrypted, RelayId};
+use crate::starter::Starter;
+use gaspi_core::bootstrap::{Encrypted, Invitation, RelayId};
 use gaspi_tools::remote_agent::{Opened, Opening, Tool};
 use gaspi_tools::remote_shell::RemoteShell;
 use std::ffi::OsStr;
@@ -70,13 +71,22 @@ pub(crate) enum News {
 #[derive(Debug)]
 enum Way {
     /// The pipes of a child. What the agent says begins behind the opening.
-    Shell { process: ShellProcess, opening: Option<Opening> },
+    Shell { process: ShellProcess, opening: Option<Opening>, back: Back },
     /// Nothing yet: the agent is to call back.
     Invited,
     /// Nothing yet: a remote shell of its own is to be started, when others have done their work.
     Queued,
     /// The socket by which it has called.
     Called(Liveness),
+}
+
+/// Whether an agent with pipes may call back instead.
+#[derive(Debug)]
+enum Back {
+    No,
+    /// It gets this invitation first.
+    ToBeInvited(Box<Invitation>),
+    Invited,
 }
 
 /// How a remote shell is started: how long its silent machine is waited for, and which signals were
@@ -144,14 +154,18 @@ impl Remote {
         }
     }
 
-    /// Starts a remote shell for this machine alone.
+    /// Starts a remote shell for this machine alone, whose agent calls back if it is invited and
+    /// can.
     pub(crate) fn reach(
         &mut self,
         shell: &RemoteShell,
         tool: &Tool,
         (patience, mask): How,
+        invitation: Option<Invitation>,
     ) -> Result<(), Refusal> {
-        let command = shell.command(&self.name, tool, &[OsStr::new(agent::AGENT)]);
+        let mut arguments = vec![OsStr::new(agent::AGENT)];
+        arguments.extend(invitation.as_ref().map(|_| OsStr::new(agent::MAY_CALL_BACK)));
+        let command = shell.command(&self.name, tool, &arguments);
         let failed = |error: std::io::Error| {
             let (program, reason) = (shell.program().display(), not_started(&error));
             let message = format!("host {}: starting {program}: {reason}", self.name);
@@ -159,7 +173,8 @@ impl Remote {
         };
         let (process, from, to) = ShellProcess::start(shell, command, mask).map_err(failed)?;
         self.channel = Channel::new(from, to).map_err(failed)?;
-        self.way = Way::Shell { process, opening: Some(Opening::default()) };
+        let back = invitation.map_or(Back::No, |it| Back::ToBeInvited(Box::new(it)));
+        self.way = Way::Shell { process, opening: Some(Opening::default()), back };
         self.silence = Silence::new(patience);
         Ok(())
     }
@@ -176,21 +191,30 @@ impl Remote {
 
     /// Whether its agent is let in if it calls: one that was late may come while its machine waits.
     pub(crate) fn may_call(&self) -> bool {
-        self.is_invited() || self.is_queued()
+        let has_pipes = matches!(&self.way, Way::Shell { back, .. } if !matches!(back, Back::No));
+        self.is_invited() || self.is_queued() || has_pipes && self.is_being_reached()
     }
 
-    /// Its agent has called by this connection.
+    /// Its agent, with this number, has called by this connection. Returns what has started it, if
+    /// that was a remote shell of its own.
     pub(crate) fn called(
         &mut self,
+        number: u32,
         connection: Encrypted,
         patience: Duration,
-    ) -> std::io::Result<()> {
+    ) -> std::io::Result<Option<Starter>> {
         let liveness = Liveness::new(&connection.fd, patience)?;
-        self.channel = Channel::over(connection)?;
-        self.way = Way::Called(liveness);
+        let pipes = std::mem::replace(&mut self.channel, Channel::over(connection)?);
+        let way = std::mem::replace(&mut self.way, Way::Called(liveness));
         self.silence = Silence::new(patience);
+        self.linger_until = None;
         self.has_news = true;
-        Ok(())
+        Ok(match way {
+            Way::Shell { process, .. } => {
+                Some(Starter::of(process, pipes, (number, self.name.clone())))
+            }
+            Way::Invited | Way::Queued | Way::Called(_) => None,
+        })
     }
 
     /// Whether its agent has called.
@@ -281,7 +305,7 @@ impl Remote {
     /// Whether the agent is there, which says something every second.
     fn is_watched(&self) -> bool {
         let speaks = match &self.way {
-            Way::Shell { process, opening } => opening.is_none() && !process.has_ended(),
+            Way::Shell { process, opening, .. } => opening.is_none() && !process.has_ended(),
             Way::Invited | Way::Queued => false,
             Way::Called(_) => true,
         };
@@ -453,7 +477,7 @@ impl Remote {
 
     /// Looks for the beginning of what the agent says.
     fn open(&mut self, tool: &Tool) -> Result<(), String> {
-        let Way::Shell { process, opening: place } = &mut self.way else { return Ok(()) };
+        let Way::Shell { process, opening: place, back } = &mut self.way else { return Ok(()) };
         let Some(opening) = place else { return Ok(()) };
         loop {
             match opening.feed(&self.channel.take_bytes()) {
@@ -468,6 +492,10 @@ impl Remote {
                     self.channel.put_back(rest);
                     *place = None;
                     process.forget_messages();
+                    if let Back::ToBeInvited(invitation) = back {
+                        self.channel.queue(&invitation.encode());
+                        *back = Back::Invited;
+                    }
                     return Ok(());
                 }
                 Opened::Carry | Opened::Noise => {

@@ -25,6 +25,8 @@ pub(crate) struct Missed {
     /// The number that it was invited by.
     pub(crate) number: u32,
     pub(crate) reason: String,
+    /// Its agent has tried to call, in vain.
+    pub(crate) is_cut_off: bool,
 }
 
 /// One for several hosts.
@@ -58,6 +60,11 @@ impl Starter {
         Ok(Starter { process, channel, line: Vec::new(), hosts, until })
     }
 
+    /// A remote shell that has started the agent of one host, which has called back.
+    pub(crate) fn of(process: ShellProcess, channel: Channel, host: (u32, String)) -> Starter {
+        Starter { process, channel, line: Vec::new(), hosts: vec![host], until: None }
+    }
+
     /// Its process, while it runs.
     pub(crate) fn pid(&self) -> Option<i32> {
         (!self.process.has_ended()).then_some(self.process.pid())
@@ -76,6 +83,11 @@ impl Starter {
     /// Whether it has started an agent on the host with this number.
     pub(crate) fn is_of(&self, number: u32) -> bool {
         self.hosts.iter().any(|(known, _)| *known == number)
+    }
+
+    /// Whether it has started an agent there only.
+    pub(crate) fn is_only_of(&self, number: u32) -> bool {
+        self.hosts.len() == 1 && self.is_of(number)
     }
 
     /// What has to be waited for.
@@ -114,7 +126,7 @@ impl Starter {
             return missed;
         };
         self.until = None;
-        let given_up = |number| Missed { number, reason: reason.clone() };
+        let given_up = |number| Missed { number, reason: reason.clone(), is_cut_off: false };
         missed.extend(self.hosts.iter().map(|(number, _)| given_up(*number)));
         missed
     }
@@ -150,7 +162,8 @@ fn take_lines(line: &mut Vec<u8>, hosts: &mut Vec<(u32, String)>, bytes: &[u8]) 
         };
         if let Some(at) = hosts.iter().position(is_it) {
             let (number, _) = hosts.remove(at);
-            missed.push(Missed { number, reason: reason.to_owned() });
+            let is_cut_off = reason != remote_agent::NOT_INSTALLED;
+            missed.push(Missed { number, reason: reason.to_owned(), is_cut_off });
         }
     }
     missed
@@ -169,14 +182,18 @@ mod tests {
         let (mut line, mut left) = (Vec::new(), hosts());
         assert_eq!(take_lines(&mut line, &mut left, b"Welcome!\n@gaspi absent@ N0"), []);
         let missed = take_lines(&mut line, &mut left, b"9 no way\n@gaspi absent@ n08 who\n");
-        assert_eq!(missed, [Missed { number: 5, reason: "no way".to_owned() }]);
+        let no_way = Missed { number: 5, reason: "no way".to_owned(), is_cut_off: true };
+        assert_eq!(missed, [no_way]);
         assert_eq!(left, hosts()[..1]);
         // A line without an end is kept as far as one may mean something.
         assert_eq!(take_lines(&mut line, &mut left, &[b'x'; 3 * LINE_MAX]), []);
         assert_eq!(line.len(), LINE_MAX);
         // The only one need not be named.
-        let missed = take_lines(&mut line, &mut left, b"\n@gaspi absent@  no way\n");
+        let rest = b"\n@gaspi absent@  it is not installed there\n";
+        let missed = take_lines(&mut line, &mut left, rest);
         assert_eq!((missed.len(), left.len()), (1, 0));
+        // It may be able to call once it is carried there.
+        assert!(!missed[0].is_cut_off);
     }
 
     #[test]

@@ -31,12 +31,20 @@ exit $?
 "#;
 
 /// A program of a batch system, called as rsh is: a host and words for a shell. Options of ssh are
-/// none of its own; qrsh has `-inherit`, without which it would ask for another job.
+/// none of its own; qrsh has `-inherit`, without which it would ask for another job. PREPARE may act
+/// on `$host` first, or `damage` what comes in.
 const RSH: &str = r#"#!/bin/sh
 echo "PROGRAM $1 $2" >> DIRECTORY/calls
 case PROGRAM in qrsh) [ "$1" = -inherit ] || exit 9; shift ;; esac
 case $1 in -*) echo "PROGRAM: unknown option $1" >&2; exit 9 ;; esac
 host=$1; shift
+damage() {
+  mkfifo DIRECTORY/damaged.$$
+  exec 3<&0
+  { head -c 40; printf damaged; head -c 7 > DIRECTORY/lost; cat; } <&3 > DIRECTORY/damaged.$$ &
+  exec 3<&- < DIRECTORY/damaged.$$
+}
+PREPARE
 env -i PATH=/usr/local/bin:/usr/bin:/bin HOME="DIRECTORY/home" SSH_BY="PROGRAM $host" \
   GASPI_MACHINE="$host" SHELL=/bin/sh sh -c "$*"
 exit $?
@@ -129,8 +137,14 @@ impl Far {
 
     /// Makes this program, which is called as rsh is, and returns where it is to be found.
     pub(crate) fn rsh_like(&self, program: &str) -> String {
+        self.rsh_like_with(program, ":")
+    }
+
+    /// With lines of shell that may act on `$host` first.
+    pub(crate) fn rsh_like_with(&self, program: &str, prepare: &str) -> String {
         let directory = self.directory.path().to_string_lossy().into_owned();
-        let text = RSH.replace("PROGRAM", program).replace("DIRECTORY", &directory);
+        let text = RSH.replace("PREPARE", prepare);
+        let text = text.replace("PROGRAM", program).replace("DIRECTORY", &directory);
         self.program(program, &text);
         directory
     }

@@ -39,9 +39,6 @@ const ENDPOINTS: Limit = Limit::u16(64);
 const HOSTS: Limit = Limit::u32(65_535);
 /// Bytes of the name of a host.
 const NAME: Limit = Limit::u16(1024);
-/// How long all addresses together are tried.
-const CALL_LIMIT: Duration = Duration::from_secs(5);
-
 /// What a process has to know to call its launcher back.
 #[derive(Debug, Clone)]
 pub struct Invitation {
@@ -107,16 +104,20 @@ impl Invitation {
     }
 
     /// Calls the launcher back as the host with this number: all its addresses one after the other,
-    /// for some seconds.
+    /// for no longer than `limit` together.
     ///
     /// # Errors
     /// What became of each, in words.
-    pub fn call_back(&self, number: u32) -> std::result::Result<Encrypted, String> {
+    pub fn call_back(
+        &self,
+        number: u32,
+        limit: Duration,
+    ) -> std::result::Result<Encrypted, String> {
         let found = Candidates::new(&self.endpoints, &interfaces::list(), Audience::OtherHosts);
         // Addresses that this host has, too, come last: both may be on one machine.
         let all: Vec<SocketAddr> =
             found.tried.iter().chain(&found.dropped).map(|candidate| candidate.endpoint).collect();
-        let end = Instant::now() + CALL_LIMIT;
+        let end = Instant::now() + limit;
         let mut failures = Vec::new();
         for (tried, to) in all.iter().enumerate() {
             // Each gets its share of the time that is left.

@@ -7,6 +7,8 @@ use std::thread;
 
 /// Far beyond what anything here takes.
 const GUARD: Duration = Duration::from_secs(20);
+/// How long a caller tries.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 fn callbacks() -> Callbacks {
     Callbacks::listen_for(Audience::ThisHost).expect("a listener")
@@ -46,7 +48,7 @@ fn who_was_invited_is_let_in_by_its_number() {
     assert!(stream == b"more" && invitation.hosts == hosts());
     for number in [7, 0] {
         let invitation = invitation.clone();
-        let caller = thread::spawn(move || invitation.call_back(number));
+        let caller = thread::spawn(move || invitation.call_back(number, CALL_LIMIT));
         let Callback::Came { host, connection } = next(&mut callbacks) else { panic!("refused") };
         assert_eq!(host, number);
         let mut called = caller.join().expect("thread").expect("connection");
@@ -72,14 +74,14 @@ fn strangers_are_refused_and_told_why() {
     invitation.endpoints.truncate(1);
     invitation.secret.key[3] ^= 1;
     let other_key = invitation.clone();
-    let caller = thread::spawn(move || other_key.call_back(0));
+    let caller = thread::spawn(move || other_key.call_back(0, CALL_LIMIT));
     let reason = refusal(&mut callbacks);
     assert!(reason.contains("did not prove to know the key"), "{reason}");
     let words = caller.join().expect("thread").expect_err("let in");
     assert!(words.contains("does not know the key of this job"), "{words}");
     invitation.secret.job[0] ^= 1;
     let other_job = invitation.clone();
-    let caller = thread::spawn(move || other_job.call_back(0));
+    let caller = thread::spawn(move || other_job.call_back(0, CALL_LIMIT));
     assert!(refusal(&mut callbacks).contains("belongs to another job"));
     let words = caller.join().expect("thread").expect_err("let in");
     assert!(words.contains("a process of another job listens there"), "{words}");
@@ -96,7 +98,7 @@ fn a_launcher_that_is_not_there_is_named_with_its_addresses() {
     let callbacks = callbacks();
     let (invitation, at) = (callbacks.invitation(hosts()), callbacks.endpoints[0]);
     drop(callbacks);
-    let words = invitation.call_back(0).expect_err("nobody");
+    let words = invitation.call_back(0, CALL_LIMIT).expect_err("nobody");
     assert!(words.contains(&at.to_string()) && words.contains("refused"), "{words}");
 }
 

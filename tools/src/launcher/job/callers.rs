@@ -1,6 +1,9 @@
 //! Machines whose agents call back: they are invited through a remote shell that starts many at
 //! once, or by other machines in a tree, and let in as they call. A machine from which nobody can
 //! call is reached by a remote shell of its own.
+//!
+//! Where each has one of its own that is not ssh, its agent calls back too if it can, and speaks by
+//! the pipes otherwise: the end of a machine is seen by a connection alone.
 
 use super::Running;
 use crate::assignment::Assignment;
@@ -13,7 +16,7 @@ use crate::refusal::{EXIT_HOST, Refusal};
 use crate::remote::{Remote, Step};
 use crate::shell_process::not_started;
 use crate::starter::{Missed, Starter};
-use gaspi_core::bootstrap::{Callback, Callbacks, Encrypted};
+use gaspi_core::bootstrap::{Callback, Callbacks, Encrypted, Invitation};
 use gaspi_tools::system::Watch;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -47,12 +50,16 @@ pub(super) struct Callers {
     errands: Vec<Entrusted>,
     /// Machines that wait for a remote shell of their own.
     queue: VecDeque<usize>,
+    /// Machines whose agents could not call, by number.
+    cut_off: Vec<usize>,
+    /// An agent has called.
+    is_reachable: bool,
 }
 
 impl Callers {
     /// Begins to listen, if that is of use for so many machines.
     pub(super) fn listen(way: &Way, machines: usize) -> Callers {
-        if !way.shell.starts_many() && way.tree.is_none_or(|width| machines <= width) {
+        if machines == 0 || !way.is_by_starters(machines) && !way.invites_each() {
             return Callers::default();
         }
         match Callbacks::listen() {
@@ -65,14 +72,15 @@ impl Callers {
     }
 
     /// Starts agents on all of these machines, which are numbered as they stand; false if there is
-    /// no way back.
+    /// no way back, or each machine gets a remote shell of its own from the start.
     pub(super) fn start(
         &mut self,
         way: &Way,
         plans: &[Assignment],
         mask: libc::sigset_t,
     ) -> Result<bool, Refusal> {
-        let Some(callbacks) = &self.callbacks else { return Ok(false) };
+        let callbacks = self.callbacks.as_ref().filter(|_| way.is_by_starters(plans.len()));
+        let Some(callbacks) = callbacks else { return Ok(false) };
         let number = |(at, plan): (usize, &Assignment)| (at as u32, plan.host.clone());
         let hosts: Vec<(u32, String)> = plans.iter().enumerate().map(number).collect();
         let program = way.shell.program().display();
@@ -134,6 +142,23 @@ impl Callers {
         }
     }
 
+    /// Ends the remote shell that has started an agent on the machine with this number, which is
+    /// lost, and on no other one.
+    pub(super) fn let_go(&self, number: usize) {
+        self.starters.iter().filter(|s| s.is_only_of(number as u32)).for_each(Starter::kill);
+    }
+
+    /// For the agent of a machine that gets a remote shell of its own. If nobody has called and some
+    /// could not, no further one has to try.
+    fn invitation(&self, way: &Way, number: usize, name: &str) -> Option<Invitation> {
+        let is_in_vain = match self.is_reachable {
+            true => self.cut_off.contains(&number),
+            false => !self.cut_off.is_empty(),
+        };
+        let callbacks = self.callbacks.as_ref().filter(|_| way.invites_each() && !is_in_vain)?;
+        Some(callbacks.invitation(vec![(number as u32, name.to_owned())]))
+    }
+
     /// What the remote shell that has started the agent with this number printed last.
     pub(super) fn words(&self, number: usize) -> Option<String> {
         self.starters.iter().find(|starter| starter.is_of(number as u32))?.words()
@@ -169,8 +194,15 @@ impl Running {
             Some(remote) if !remote.may_call() => {
                 format!("host {} has an agent already, or is not waited for", remote.name)
             }
-            Some(remote) => match remote.called(connection, way.patience) {
-                Ok(()) => return,
+            Some(remote) => match remote.called(number as u32, connection, way.patience) {
+                Ok(starter) => {
+                    if starter.is_some() {
+                        info::tell(&format!("host {}: its agent has called back", remote.name));
+                    }
+                    self.callers.is_reachable = true;
+                    self.callers.starters.extend(starter);
+                    return;
+                }
                 Err(error) => return info::tell(&format!("host {}: {error}", remote.name)),
             },
         };
@@ -181,11 +213,21 @@ impl Running {
         }
     }
 
+    /// An agent that was to call speaks by the pipes of what has started it.
+    pub(super) fn has_no_way_back(&mut self, number: usize, reason: &str) {
+        let name = &self.remotes[number].name;
+        info::tell(&format!("host {name}: its agent cannot call back: {reason}"));
+        self.callers.cut_off.push(number);
+    }
+
     /// Nobody will call from this machine: it gets a remote shell of its own.
     fn reach_alone(&mut self, missed: Missed) {
         let number = missed.number as usize;
         let Some(remote) = self.remotes.get(number).filter(|r| r.is_invited()) else { return };
         info::tell(&format!("host {}: {}; it is tried by itself", remote.name, missed.reason));
+        if missed.is_cut_off {
+            self.callers.cut_off.push(number);
+        }
         self.queue(number);
     }
 
@@ -207,11 +249,12 @@ impl Running {
         while room > 0 {
             let Some(number) = self.callers.queue.pop_front() else { return };
             let remote = &mut self.remotes[number];
+            let invitation = self.callers.invitation(way, number, &remote.name);
             if !remote.is_queued() {
                 // Its agent has called after all.
                 continue;
             }
-            if let Err(refusal) = remote.reach(&way.shell, &way.tool, how) {
+            if let Err(refusal) = remote.reach(&way.shell, &way.tool, how, invitation) {
                 self.failure.get_or_insert(refusal);
                 return;
             }
@@ -253,11 +296,11 @@ impl Running {
         let (parent, all) = (&self.remotes[by].name, errand.missed.len() == errand.numbers.len());
         let why = format!("host {parent} has reached none of the hosts that it was to start");
         let reason = format!("from host {parent}: {reason}");
-        self.reach_alone(Missed { number, reason });
+        self.reach_alone(Missed { number, reason, is_cut_off: false });
         if all {
             let rest: Vec<u32> = self.callers.waiting.by_ref().collect();
             for number in rest {
-                self.reach_alone(Missed { number, reason: why.clone() });
+                self.reach_alone(Missed { number, reason: why.clone(), is_cut_off: false });
             }
         }
     }
@@ -267,13 +310,16 @@ impl Running {
     fn left_over(&mut self) -> Vec<Missed> {
         let (remotes, callers) = (&self.remotes, &mut self.callers);
         let mut missed = Vec::new();
+        let missing = |number, reason: &String| {
+            let reason = reason.clone();
+            Missed { number, reason, is_cut_off: false }
+        };
         callers.errands.retain(|errand| {
             let parent = &remotes[errand.parent];
             let is_gone = parent.step == Step::Lost;
             if is_gone {
                 let reason = format!("host {}, which was to start it, is gone", parent.name);
-                let of = |number: &u32| Missed { number: *number, reason: reason.clone() };
-                missed.extend(errand.numbers.iter().map(of));
+                missed.extend(errand.numbers.iter().map(|number| missing(*number, &reason)));
             }
             !is_gone
         });
@@ -286,7 +332,7 @@ impl Running {
         if !callers.waiting.is_empty() && !remotes.iter().enumerate().any(comes) {
             let reason = "no host can start it".to_owned();
             let alone = callers.waiting.by_ref();
-            missed.extend(alone.map(|number| Missed { number, reason: reason.clone() }));
+            missed.extend(alone.map(|number| missing(number, &reason)));
         }
         missed
     }

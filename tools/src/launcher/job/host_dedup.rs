@@ -47,7 +47,7 @@ impl Running {
         if ranks.len() == before.len() {
             return Ok(());
         }
-        plan::check_descriptors(ranks.len(), self.remotes.len())?;
+        plan::check_descriptors(ranks.len(), self.remotes.len(), self.plan.way.as_ref())?;
         self.plan.own.check_programs()?;
         // The printer writes the files of those that have been added.
         let mut files = std::mem::take(&mut self.files).into_iter();

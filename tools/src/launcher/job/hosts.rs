@@ -162,6 +162,7 @@ impl Running {
             }
             Up::Rows(rows) => self.take_rows(rows),
             Up::Missed { number, reason } => self.is_missed(index, number, &reason),
+            Up::NoWayBack(reason) => self.has_no_way_back(index, &reason),
             Up::Meeting(bytes) => {
                 let Some(link) = self.remotes[index].link else { return };
                 if let Err(error) = self.host.feed(link, &bytes) {
@@ -180,6 +181,7 @@ impl Running {
         let words = self.callers.words(index).filter(|_| remote.has_called());
         let words = words.map(|words| format!("{reason} ({words})"));
         let reason = words.as_deref().unwrap_or(reason);
+        self.callers.let_go(index);
         if !self.startup.has_begun() {
             if self.plan.ping {
                 // The others are asked too.
