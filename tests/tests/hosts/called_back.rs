@@ -29,13 +29,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         root_trial("srun/no-way-back", no_way_back),
         root_trial("ssh/tree", tree),
         root_trial("ssh/tree-without-its-ssh", without_ssh),
-        root_trial("srun/host-that-vanishes", || {
-            vanish(&Program::srun()?, "host bee was lost: its machine has not answered")
-        }),
+        root_trial("srun/host-that-vanishes", || vanish(&Program::srun()?)),
         root_trial("blaunch/rounds", by_blaunch),
-        root_trial("blaunch/host-that-vanishes", || {
-            vanish(&Program::blaunch()?, "host bee was lost: its machine has not answered")
-        }),
+        root_trial("blaunch/host-that-vanishes", || vanish(&Program::blaunch()?)),
         root_trial("blaunch/host-that-vanishes-ends-the-job", vanish_and_end),
         root_trial("blaunch/no-way-back", blaunch_without_way_back),
         root_trial("blaunch/launcher-that-vanishes", || {
@@ -76,7 +72,7 @@ wait
 const BLAUNCH: &str = r#"#!/bin/sh
 host=$1; shift
 echo "$host" >> @DIRECTORY@/calls
-ssh -T -F @CONFIG@ "$host" "$*"
+setpriv --pdeathsig KILL ssh -T -F @CONFIG@ "$host" "$*"
 exit $?
 "#;
 
@@ -187,7 +183,7 @@ fn no_way_back() -> Result<()> {
 }
 
 /// gaspi_run itself notices that a host is gone, without a word of the program.
-fn vanish(by: &Program, words: &str) -> Result<()> {
+fn vanish(by: &Program) -> Result<()> {
     let hosts = hosts(3, Options::default())?;
     let list = ["--hosts", "ant,bee,cow:2"];
     let job = by.job(&hosts, &list, &victim(), &["die", "barrier", "1"])?.start()?;
@@ -197,7 +193,7 @@ fn vanish(by: &Program, words: &str) -> Result<()> {
     let outcome = job.wait()?;
     // Ten times the 5 s for which a silent host is waited for.
     vanished.expect_survivors(&outcome, 4, Duration::from_secs(50))?;
-    outcome.says(words)?;
+    outcome.says("host bee was lost: its machine has not answered")?;
     hosts.await_idle()
 }
 
@@ -231,14 +227,21 @@ fn vanish_and_end() -> Result<()> {
     hosts.await_idle()
 }
 
+/// What a host sends to begin a connection is lost.
+const LOSES_SYN: &str = "
+table inet back {
+    chain out {
+        type filter hook output priority 0;
+        oifname eth0 tcp flags & (syn | ack) == syn drop
+    }
+}";
+
 /// What other hosts send to begin a connection is lost: their agents speak by the pipes after a
 /// short time.
 fn blaunch_without_way_back() -> Result<()> {
     let (hosts, blaunch) = (hosts(3, Options::default())?, Program::blaunch()?);
-    let rule = "table inet back { chain out { type filter hook output priority 0; \
-                oifname \"eth0\" tcp flags & (syn | ack) == syn drop; } }";
     for host in hosts.iter().skip(1) {
-        host.output(Command::new("nft").arg(rule))?;
+        host.output(Command::new("nft").arg(LOSES_SYN))?;
     }
     let script = "echo rank $GASPI_RANK on $(hostname)";
     let job = blaunch.job(&hosts, &["--hosts", "ant,bee,cow"], Path::new("sh"), &["-c", script])?;
