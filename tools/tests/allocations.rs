@@ -62,6 +62,31 @@ fn more_ranks_than_slots_are_an_error_unless_they_are_wanted() {
 }
 
 #[test]
+fn a_machine_file_of_a_million_lines_is_read_and_answered() {
+    let addresses: String = (0..1_000_000u32)
+        .map(|number| format!("240.{}.{}.{}\n", number >> 16, number >> 8 & 255, number & 255))
+        .collect();
+    for text in ["localhost\n".repeat(1_000_000), addresses] {
+        let (_directory, path) = file(&text);
+        let file = ["-m", path.to_str().expect("path")];
+        // What is wanted is taken from its beginning.
+        let few = with(&[&file[..], &["-n", "3", "--dry-run"], &SHOW].concat(), &[]).success();
+        assert_eq!(few.stdout.lines().count(), 3, "{}", few.stdout);
+        let all = with(&[&file, &SHOW[..]].concat(), &[]);
+        let error = "gaspi_run: the machine file has 1000000 slots for ranks, but a job has 1 to \
+                     65535 ranks; use -n\n";
+        assert_eq!((all.code, all.stderr.as_str()), (Some(2), error));
+    }
+    // More lines than any job could have, by their slots.
+    let (_directory, path) = file(&"localhost:2\n".repeat(1_000_000));
+    let file = ["-m", path.to_str().expect("path"), "-n", "3"];
+    let refused = with(&[&file, &SHOW[..]].concat(), &[]);
+    let ends = |words: &str| refused.stderr.ends_with(words);
+    assert!(refused.code == Some(2) && ends(": it has more than 1048576 slots\n"), "{refused:?}");
+    assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
+}
+
+#[test]
 fn the_command_line_counts_before_the_allocation() {
     // Nobody could be reached there.
     let slurm = [("SLURM_JOB_NODELIST", "198.51.100.[1-2]"), ("SLURM_TASKS_PER_NODE", "2(x2)")];

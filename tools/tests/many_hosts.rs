@@ -3,10 +3,12 @@
 
 mod harness;
 
-use harness::far::Far;
-use harness::{AWAIT, Outcome, Run};
+use harness::far::{Far, not_installed};
+use harness::{AWAIT, GUARD, Outcome, Run};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
+use std::sync::mpsc;
+use std::thread;
 
 /// So many pretended hosts, as `--hosts` takes them.
 fn hosts(count: usize) -> String {
@@ -81,4 +83,85 @@ fn hosts_that_do_not_reach_one_another_are_reached_from_here() {
     let alone = "has reached none of the hosts that it was to start; it is tried by itself";
     assert!(said(&outcome, alone) > 0, "{}", outcome.stderr);
     assert_eq!(said(&outcome, "it is tried by itself"), 5, "{}", outcome.stderr);
+}
+
+/// The host of 64 that is unlike the others: another one is to start it.
+const ODD: &str = "240.0.0.50";
+
+/// Starts a job on 64 hosts, of which [`ODD`] does this first. Returns how it ended, once nothing of
+/// it runs any more.
+fn job_of_64(odd: &str) -> Outcome {
+    let fifos = Far::new();
+    let held = fifos.fifo("held");
+    // All that is started on a host holds it open.
+    let far =
+        Far::with(&format!("exec 4>{}; if [ $host = {ODD} ]; then {odd}; fi", held.display()));
+    let (done, gone) = mpsc::channel();
+    let read = held.clone();
+    thread::spawn(move || done.send(std::fs::read(read).is_ok()));
+    let holder = OpenOptions::new().write(true).open(&held).expect("FIFO");
+    let hosts = hosts(64);
+    let arguments = ["--hosts", &hosts, "sh", "-c", "echo on $SSH_FAR"];
+    let outcome = Run::start(far.gaspi_run(&arguments)).finish();
+    drop(holder);
+    let all_gone = gone.recv_timeout(GUARD);
+    assert_eq!(all_gone, Ok(true), "something is left: {}", outcome.stderr);
+    outcome
+}
+
+/// One error that names the host, with these words, and no rank.
+#[track_caller]
+fn expect_refused(outcome: &Outcome, words: &[&str]) {
+    assert_eq!((outcome.code, outcome.stdout.as_str()), (Some(255), ""), "{}", outcome.stderr);
+    let lines: Vec<&str> = outcome.stderr.lines().collect();
+    // Who waits for long is told so.
+    let errors: Vec<&&str> = lines.iter().filter(|line| !line.contains("waiting for")).collect();
+    let [error] = errors[..] else { panic!("{}", outcome.stderr) };
+    assert!(error.starts_with(&format!("gaspi_run: host {ODD}: ")), "{error}");
+    assert!(words.iter().all(|word| error.contains(word)), "{error}");
+}
+
+#[test]
+fn one_host_of_64_that_does_not_answer_is_one_error() {
+    let odd = "echo \"ssh: connect to host $host port 22: Connection timed out\" >&2; exit 255";
+    let words = ["ended with exit status 255", "port 22: Connection timed out"];
+    expect_refused(&job_of_64(odd), &words);
+}
+
+#[test]
+fn one_host_of_64_without_room_on_its_disk_is_one_error() {
+    // Nothing can be written there.
+    let odd =
+        format!("{}; trap '' XFSZ; ulimit -f 0", not_installed(env!("CARGO_BIN_EXE_gaspi_run")));
+    let words = [
+        "nothing-here is not installed there, and no directory for temporary files takes it",
+        "File too large",
+        "set TMPDIR",
+    ];
+    expect_refused(&job_of_64(&odd), &words);
+}
+
+#[test]
+fn one_host_of_64_with_another_version_gets_this_one() {
+    // What is installed there says that it is older.
+    let fifos = Far::new();
+    let other = fifos.program("gaspi_run", "#!/bin/sh\necho gaspi_run 0.0.9\n");
+    let tool = env!("CARGO_BIN_EXE_gaspi_run");
+    let replaced = format!("set -- \"$(echo \"$*\" | sed 's,{tool},{},')\"", other.display());
+    let outcome = job_of_64(&replaced).success();
+    assert_eq!(outcome.stdout.lines().count(), 64, "{}", outcome.stdout);
+    assert!(outcome.stdout.contains(&format!("on {ODD}\n")), "{}", outcome.stdout);
+    assert_eq!(outcome.stderr, "");
+}
+
+#[test]
+fn one_host_of_64_that_speaks_otherwise_is_one_error() {
+    // It says that it is the same program, but greets with version 999 of the protocol.
+    let hello = "printf '\\004\\000\\000\\000\\001\\347\\003\\000'";
+    let odd = format!(
+        "case \"$*\" in *call-back*) echo '@gaspi absent@  no' ;; \
+         *) echo '@gaspi run@'; {hello}; cat > /dev/null ;; esac; exit 1"
+    );
+    let words = ["speaks version 999 of the protocol", "install one version on all hosts"];
+    expect_refused(&job_of_64(&odd), &words);
 }

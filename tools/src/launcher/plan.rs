@@ -19,7 +19,7 @@ use std::time::Duration;
 const DESCRIPTORS_PER_RANK: u64 = 4;
 /// For each other machine: pidfd and three pipes.
 const DESCRIPTORS_PER_MACHINE: u64 = 4;
-/// The same of one that calls back, with its connection.
+/// The same of one that calls back, with its connection and the program that has started it.
 const DESCRIPTORS_PER_CALLER: u64 = 7;
 const DESCRIPTORS_OWN: u64 = 64;
 /// Seconds for which a silent machine is waited for.
@@ -116,8 +116,12 @@ impl Way {
     }
 
     fn descriptors(&self, machines: usize) -> u64 {
-        let calls = self.invites_each() || self.is_by_starters(machines);
-        machines as u64 * if calls { DESCRIPTORS_PER_CALLER } else { DESCRIPTORS_PER_MACHINE }
+        // Most that starters reach have no program of their own.
+        let each = match self.invites_each() && !self.is_by_starters(machines) {
+            true => DESCRIPTORS_PER_CALLER,
+            false => DESCRIPTORS_PER_MACHINE,
+        };
+        machines as u64 * each
     }
 }
 
