@@ -88,8 +88,8 @@ fn hosts_that_do_not_reach_one_another_are_reached_from_here() {
 /// The host of 64 that is unlike the others: another one is to start it.
 const ODD: &str = "240.0.0.50";
 
-/// Starts a job on 64 hosts, of which [`ODD`] does this first. Returns how it ended, once nothing of
-/// it runs any more.
+/// Starts a job on 64 hosts, of which [`ODD`] does this first. Returns how it ended, once nothing
+/// of it runs any more.
 fn job_of_64(odd: &str) -> Outcome {
     let fifos = Far::new();
     let held = fifos.fifo("held");

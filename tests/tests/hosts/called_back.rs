@@ -200,7 +200,7 @@ fn vanish(by: &Program) -> Result<()> {
 /// Agents of a program for one host each.
 fn by_blaunch() -> Result<()> {
     let (hosts, blaunch) = (hosts(3, TRAPPED)?, Program::blaunch()?);
-    let job = blaunch.job(&hosts, &["--hosts", "ant:2,bee:2,cow"], &rounds(), &["60"])?;
+    let job = blaunch.job(&hosts, &["--hosts", "ant:2,bee:2,cow"], &rounds(), &["5"])?;
     let outcome = job.run()?;
     for host in ["bee", "cow"] {
         outcome.clone().says(&format!("host {host}: its agent has called back"))?;

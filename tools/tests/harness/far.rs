@@ -31,8 +31,8 @@ exit $?
 "#;
 
 /// A program of a batch system, called as rsh is: a host and words for a shell. Options of ssh are
-/// none of its own; qrsh has `-inherit`, without which it would ask for another job. PREPARE may act
-/// on `$host` first, or `damage` what comes in.
+/// none of its own; qrsh has `-inherit`, without which it would ask for another job. PREPARE may
+/// act on `$host` first, or `damage` what comes in.
 const RSH: &str = r#"#!/bin/sh
 echo "PROGRAM $1 $2" >> DIRECTORY/calls
 case PROGRAM in qrsh) [ "$1" = -inherit ] || exit 9; shift ;; esac

@@ -148,8 +148,8 @@ impl Callers {
         self.starters.iter().filter(|s| s.is_only_of(number as u32)).for_each(Starter::kill);
     }
 
-    /// For the agent of a machine that gets a remote shell of its own. If nobody has called and some
-    /// could not, no further one has to try.
+    /// For the agent of a machine that gets a remote shell of its own. If nobody has called and
+    /// some could not, no further one has to try.
     fn invitation(&self, way: &Way, number: usize, name: &str) -> Option<Invitation> {
         let is_in_vain = match self.is_reachable {
             true => self.cut_off.contains(&number),
