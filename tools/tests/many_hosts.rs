@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::far::{Far, not_installed};
-use harness::{AWAIT, GUARD, Outcome, Run};
+use harness::{AWAIT, GUARD, Outcome, Run, gaspi_run};
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
 use std::sync::mpsc;
@@ -83,6 +83,24 @@ fn hosts_that_do_not_reach_one_another_are_reached_from_here() {
     let alone = "has reached none of the hosts that it was to start; it is tried by itself";
     assert!(said(&outcome, alone) > 0, "{}", outcome.stderr);
     assert_eq!(said(&outcome, "it is tried by itself"), 5, "{}", outcome.stderr);
+}
+
+#[test]
+fn once_one_agent_cannot_call_back_no_further_one_tries() {
+    const COUNT: usize = 70;
+    let far = Far::new();
+    // As if another program listened where gaspi_run says that it does.
+    far.rsh_like_with("blaunch", "damage");
+    let (blaunch, hosts) = (far.path("blaunch").to_string_lossy().into_owned(), hosts(COUNT));
+    let mut command = gaspi_run(&["--ssh", &blaunch, "--tree=0", "--hosts", &hosts, "-p"]);
+    command.env("GASPI_LOG", "info");
+    let outcome = Run::start(command).finish().success();
+    assert_eq!(said(&outcome, " answers"), COUNT, "{}", outcome.stderr);
+    // All that were under way at once.
+    assert_eq!(said(&outcome, "its agent cannot call back: "), 64, "{}", outcome.stderr);
+    let calls = far.calls();
+    let asked = calls.lines().filter(|call| call.ends_with(" '--may-call-back'")).count();
+    assert_eq!((asked, calls.lines().count()), (64, COUNT), "{calls}");
 }
 
 /// The host of 64 that is unlike the others: another one is to start it.
