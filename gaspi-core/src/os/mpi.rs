@@ -19,6 +19,7 @@ pub(crate) enum Mpi {
     Finalised,
 }
 
+type Text = unsafe extern "C" fn(*mut libc::c_char, *mut libc::c_int) -> libc::c_int;
 type Question = unsafe extern "C" fn(*mut libc::c_int) -> libc::c_int;
 
 impl Mpi {
@@ -44,6 +45,27 @@ fn answer(name: &[u8]) -> Option<bool> {
     Some(status == 0 && flag != 0)
 }
 
+/// Bytes of the longest description of a library: 256 of Open MPI, 8192 of MPICH.
+const DESCRIPTION_MAX: usize = 16 << 10;
+
+/// What the library of this process says of itself, if there is one. It may be asked at any time.
+pub(crate) fn description() -> Option<String> {
+    let process = Library::this();
+    // SAFETY: the MPI standard declares the function like this.
+    let describe = unsafe { process.get::<Text>(b"MPI_Get_library_version\0") }.ok()?;
+    let (mut text, mut length) = (vec![0_u8; DESCRIPTION_MAX], 0);
+    // SAFETY: the text has room for what any library says, and the length can be written.
+    let status = unsafe { describe(text.as_mut_ptr().cast(), &raw mut length) };
+    let length = usize::try_from(length).ok().filter(|_| status == 0)?;
+    text.truncate(length);
+    String::from_utf8(text).ok()
+}
+
+/// The major version of Open MPI, by the description of the library.
+pub(crate) fn open_mpi_version(description: &str) -> Option<u32> {
+    description.strip_prefix("Open MPI v")?.split('.').next()?.parse().ok()
+}
+
 type End = Box<dyn Fn() + Send + Sync>;
 
 /// What is to be done when the process exits, and which process that is: a forked child that exits
@@ -65,5 +87,19 @@ pub(crate) fn at_exit(end: End) {
         // SAFETY: the function takes nothing and does not unwind. Without memory for the entry the
         // process manager learns of the end by the connection.
         unsafe { libc::atexit(run_at_exit) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::open_mpi_version;
+
+    #[test]
+    fn open_mpi_is_known_by_its_description() {
+        let says = |text: &str| open_mpi_version(text);
+        assert_eq!(says("Open MPI v5.0.11, package: Open MPI root@x Distribution"), Some(5));
+        assert_eq!(says("Open MPI v4.1.4, package: Debian OpenMPI"), Some(4));
+        assert_eq!(says("Intel(R) MPI Library 2021.13 for Linux* OS\n"), None);
+        assert_eq!(says("MPICH Version:      4.0.2\n"), None);
     }
 }

@@ -8,6 +8,7 @@ use crate::bootstrap::job::{Job, RANKS_MAX};
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
 use crate::ids::Rank;
+use crate::os::mpi::{self, Mpi};
 use crate::os::pmix;
 use crate::timeout::Deadline;
 use std::ffi::OsString;
@@ -102,6 +103,26 @@ fn files(variables: &Variables<'_>) -> Vec<OsString> {
     std::iter::once(pmix::FILE.into()).chain(beside).chain(pmix::of_launcher()).collect()
 }
 
+/// What keeps Open MPI 5 and this library from having PMIx one after the other, if there is
+/// something. Before MPI_Init others must not have initialised PMIx: then MPI does not ask it who
+/// this process is. MPI_Finalize ends it, and a second life of libpmix 5.0 ends in corrupt memory.
+fn conflict(mpi: Mpi, description: Option<&str>) -> Option<Conflict> {
+    let version = description.and_then(mpi::open_mpi_version)?;
+    match mpi {
+        Mpi::Loaded if version >= 5 => Some(Conflict::Later),
+        Mpi::Finalised if version >= 5 => Some(Conflict::Earlier),
+        _ => None,
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Conflict {
+    /// MPI_Init will fail, if it is called.
+    Later,
+    /// MPI_Finalize was called.
+    Earlier,
+}
+
 /// Connects to the server of this machine, and asks who this is.
 fn open(files: &[OsString], task: Task) -> Result<(Identity, Box<dyn ProcessManager>)> {
     let refuse = |reason: String| {
@@ -111,6 +132,21 @@ fn open(files: &[OsString], task: Task) -> Result<(Identity, Box<dyn ProcessMana
              gaspi_run, or set GASPI_LAUNCHER=single for a job of one rank"
         ))
     };
+    match conflict(Mpi::look_up(), mpi::description().as_deref()) {
+        Some(Conflict::Earlier) => {
+            return wrong(
+                "MPI_Finalize of Open MPI 5 has ended PMIx in this process, and PMIx cannot begin \
+                 again; call gaspi_proc_init before MPI_Finalize, or start the job with gaspi_run"
+                    .to_owned(),
+            );
+        }
+        // It is shown by default: MPI itself says nothing that leads to the reason.
+        Some(Conflict::Later) if task.rank == Rank(0) => log::error!(
+            "proc_init: the program has Open MPI 5, whose MPI_Init fails (\"local rank\") if it \
+             is still to come; call it before gaspi_proc_init, or start the job with gaspi_run"
+        ),
+        Some(Conflict::Later) | None => {}
+    }
     let library = match pmix::Pmix::load(files) {
         Ok(library) => library,
         Err(reason) => return refuse(reason),
@@ -175,5 +211,24 @@ impl ProcessManager for Manager {
 
     fn close(&mut self) {
         self.library.finalize();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Conflict, Mpi, conflict};
+
+    #[test]
+    fn open_mpi_5_has_to_come_first_and_to_go_last() {
+        let five = Some("Open MPI v5.0.11, package: x");
+        assert_eq!(conflict(Mpi::Loaded, five), Some(Conflict::Later));
+        assert_eq!(conflict(Mpi::Initialised, five), None);
+        assert_eq!(conflict(Mpi::Finalised, five), Some(Conflict::Earlier));
+        for other in [Some("Open MPI v4.1.4, package: x"), Some("MPICH Version:      4.0.2"), None]
+        {
+            for mpi in [Mpi::Absent, Mpi::Loaded, Mpi::Initialised, Mpi::Finalised] {
+                assert_eq!(conflict(mpi, other), None);
+            }
+        }
     }
 }
