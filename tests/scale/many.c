@@ -199,9 +199,11 @@ static void death(gaspi_rank_t victim) {
   const struct timespec interval = {0, 5000000};
   gaspi_group_t survivors;
   int own = 1, sum = 0;
+  int64_t begin;
 
   job_start();
   sync_all();
+  begin = cpu_us();
   printf("ready %d\n", (int)my_rank);
   fflush(stdout);
   while (my_rank == victim) {
@@ -229,7 +231,7 @@ static void death(gaspi_rank_t victim) {
   CHECK_OK(gaspi_allreduce(&own, &sum, 1, GASPI_OP_SUM, GASPI_TYPE_INT, survivors, LIMIT));
   CHECK(sum == ranks - 1);
   CHECK_OK(gaspi_proc_term(LIMIT));
-  printf("survived %d\n", (int)my_rank);
+  printf("survived %d spent_us=%lld\n", (int)my_rank, (long long)(cpu_us() - begin));
 }
 
 /* How a rank is to die while all pass. */

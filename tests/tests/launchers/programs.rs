@@ -74,7 +74,7 @@ impl PmixLibrary {
     /// The arguments of a launcher for ranks that join and leave twice with this library, whatever
     /// the launcher itself needs. Each says of which version its server is.
     pub(crate) fn ranks(self) -> Result<[String; 3]> {
-        // Beside the launcher's own ones, which would lead to parts of its library.
+        // Where the parts of the library lie, and none of the launcher's.
         let path = match self {
             PmixLibrary::Debian => library_path()?,
             PmixLibrary::Wheel => String::new(),
