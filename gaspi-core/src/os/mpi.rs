@@ -96,10 +96,9 @@ mod tests {
 
     #[test]
     fn open_mpi_is_known_by_its_description() {
-        let says = |text: &str| open_mpi_version(text);
-        assert_eq!(says("Open MPI v5.0.11, package: Open MPI root@x Distribution"), Some(5));
-        assert_eq!(says("Open MPI v4.1.4, package: Debian OpenMPI"), Some(4));
-        assert_eq!(says("Intel(R) MPI Library 2021.13 for Linux* OS\n"), None);
-        assert_eq!(says("MPICH Version:      4.0.2\n"), None);
+        assert_eq!(open_mpi_version("Open MPI v5.0.11, package: Open MPI root@x"), Some(5));
+        assert_eq!(open_mpi_version("Open MPI v4.1.4, package: Debian OpenMPI"), Some(4));
+        assert_eq!(open_mpi_version("Intel(R) MPI Library 2021.13 for Linux* OS\n"), None);
+        assert_eq!(open_mpi_version("MPICH Version:      4.0.2\n"), None);
     }
 }
