@@ -231,8 +231,7 @@ fn memory_limits() -> Vec<Check> {
     found.push(locked());
     // Nothing is raised.
     found.push(open_files(limits::raise_open_files(0), limits::open_files()));
-    let most = setting("/proc/sys/vm/max_map_count");
-    if let Some(most) = most.and_then(|text| text.parse::<u64>().ok()) {
+    if let Some(most) = limits::mappings_allowed() {
         found.push(mappings(most, limits::mappings()));
     }
     if setting("/proc/sys/vm/overcommit_memory").as_deref() == Some("2") {
@@ -254,7 +253,9 @@ fn address_space(most: Option<u64>, taken: u64) -> Check {
     let groups = Config::default().group_max;
     // Memory for messages of collectives takes a quarter at most.
     let left = (most - most / 4).saturating_sub(taken);
-    let ranks = needs::ranks_within(left, |ranks| SharedLayout::new(ranks, groups).bytes());
+    let ranks = needs::ranks_within(left, |ranks| {
+        needs::addresses(ranks, SharedLayout::new(ranks, groups).bytes())
+    });
     let value = format!(
         "at most {}, enough for jobs of up to {ranks} ranks of this host without segments",
         bytes(most)
@@ -565,10 +566,11 @@ mod tests {
         assert_eq!(few.remedy, "as root: sysctl vm.max_map_count=33792");
 
         assert_eq!(address_space(None, 0).value, "no limit");
-        let one = SharedLayout::new(1, 32).bytes();
+        let need = |ranks| needs::addresses(ranks, SharedLayout::new(ranks, 32).bytes());
+        let one = need(1);
         assert!(address_space(Some(one), one).value.contains("up to 0 ranks"));
         // Three quarters of what there is beside the program.
-        let hundred = SharedLayout::new(100, 32).bytes().div_ceil(3) * 4;
+        let hundred = need(100).div_ceil(3) * 4;
         let held = address_space(Some(hundred), 0).value;
         assert!(held.contains("up to 100 ranks of this host"), "{held}");
     }

@@ -217,6 +217,13 @@ impl Error {
         Error::System { call: call.into(), reason: source.to_string() }
     }
 
+    /// Bytes that could not be mapped.
+    pub(crate) fn mapping(what: &str, bytes: u64, source: &std::io::Error) -> Error {
+        let Some(libc::ENOMEM) = source.raw_os_error() else { return Error::os(what, source) };
+        let call = format!("{what} of {bytes} bytes");
+        Error::System { call, reason: limits::no_mapping(bytes) }
+    }
+
     /// A thread that could not be started.
     #[doc(hidden)]
     pub fn thread(what: &str, source: &std::io::Error) -> Error {

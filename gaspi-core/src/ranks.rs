@@ -13,6 +13,8 @@ use crate::error::{Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::os::event::Wakeup;
 use crate::os::process;
+use crate::os::temporary;
+use crate::policy::rank_tree::Order;
 use crate::segment::published::Published;
 use crate::segment::table::{Table, Tables};
 use crate::segment::{ARENA, Target};
@@ -66,6 +68,8 @@ pub(crate) struct Ranks {
     pub(crate) size: u32,
     /// What each has told of itself: the same memory for all ranks of a machine.
     pub(crate) cards: Cards,
+    /// Who is of which node, once that was asked for.
+    order: OnceLock<Arc<Order>>,
     /// Which ranks are of this rank's node.
     local: Box<[bool]>,
     /// What the ranks of a node share, their liveness among it.
@@ -95,6 +99,7 @@ impl Ranks {
         Ranks {
             me,
             size,
+            order: OnceLock::new(),
             local: cards.iter().map(|card| card.node() == node).collect(),
             cards,
             area,
@@ -118,6 +123,13 @@ impl Ranks {
     #[inline]
     pub(crate) fn is_local(&self, rank: Rank) -> bool {
         self.local[rank.index()]
+    }
+
+    /// Who is of which node: one list for all that need it.
+    pub(crate) fn order(&self) -> &Arc<Order> {
+        let by_name = || self.cards.iter().map(|card| [card.node(), card.rank().0.into()]);
+        let order = || temporary::with_pairs(self.cards.len(), by_name(), Order::sorting);
+        self.order.get_or_init(order)
     }
 
     /// Whether `rank` runs on the same machine as this rank, perhaps as another node.

@@ -1,5 +1,6 @@
 //! A rank of a job: what it consists of, how it ends.
 
+mod addresses;
 mod atomics_by;
 pub(crate) mod descriptors;
 mod extensions;

@@ -1,4 +1,4 @@
-//! Ranks that run out of descriptors say so, and nobody takes the living for dead.
+//! Ranks that run out of descriptors or of addresses say so, and nobody takes the living for dead.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,6 +9,8 @@ const RANKS: u32 = 16;
 const TRANSPORTS: [&str; 2] = ["shm", "tcp"];
 /// The rank with the limit.
 const POOR: &str = "3";
+/// Addresses of a program that can start, but not join.
+const FEW_KIB: u32 = 60_000;
 /// In this time every start is over, whatever its outcome.
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// In this time every call has said what is wrong.
@@ -70,6 +72,54 @@ fn expect_refusal(outcome: &Outcome, of_all: bool) -> Result<()> {
         Some(line) => Err(outcome.failure(&format!("{line:?} does not say who lacks what"))),
         None => Ok(()),
     }
+}
+
+/// Every rank is told of one that has too few addresses, and each of its own lack.
+#[test]
+fn a_rank_with_too_few_addresses_is_named_on_all_ranks() -> Result<()> {
+    for transport in TRANSPORTS {
+        for (of_all, outcome) in [
+            (false, poor_rank(transport, &format!("-v {FEW_KIB}"))?),
+            (true, limited(transport, "true", &format!("-v {FEW_KIB}"))?),
+        ] {
+            expect_no_deaths(&outcome)?;
+            let refused = lines(&outcome, "refused ");
+            let who = if of_all {
+                "starting rank ".to_owned()
+            } else {
+                format!("starting rank {POOR}: ")
+            };
+            let limit = format!("the limit is {FEW_KIB} KiB");
+            let says_why = |line: &&str| {
+                [&who, "KiB of addresses for 16 ranks", &limit, "ulimit -v to "]
+                    .iter()
+                    .all(|words| line.contains(*words))
+            };
+            let is_late = outcome.elapsed > START_LIMIT;
+            if is_late || refused.len() != RANKS as usize || !refused.iter().all(says_why) {
+                return Err(outcome.failure("every rank was to say who lacks addresses, soon"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the error asks for suffices, on one rank and on all.
+#[test]
+fn addresses_that_the_error_asks_for_are_enough() -> Result<()> {
+    for transport in TRANSPORTS {
+        let refused = poor_rank(transport, &format!("-v {FEW_KIB}"))?;
+        let asked = refused.stdout.split("ulimit -v to ").nth(1);
+        let Some(kib) = asked.and_then(|rest| rest.split(' ').next()) else {
+            return Err(refused.failure("it was to say how many addresses are enough"));
+        };
+        for condition in [&format!("test \"$GASPI_RANK\" = {POOR}"), "true"] {
+            let outcome = limited(transport, condition, &format!("-v {kib}"))?.success()?;
+            expect_no_deaths(&outcome)?;
+            assert_eq!(lines(&outcome, "joined ").len(), RANKS as usize, "{}", outcome.stdout);
+        }
+    }
+    Ok(())
 }
 
 /// Among many ranks of a host each maps what it accesses first.

@@ -22,19 +22,20 @@
 //! [`SharedArea::lines`]: crate::transport::shm::area::SharedArea::lines
 //! [`SharedArea::has_exchanged`]: crate::transport::shm::area::SharedArea::has_exchanged
 
+mod crowded;
 mod procedures;
 pub(crate) mod route;
 mod schedule;
 
-use crate::bootstrap::Cards;
 use crate::ids::{GroupId, Rank};
-use crate::os::affinity;
-use crate::policy::rank_tree::RankTree;
+use crate::policy::rank_tree::{Order, RankTree};
+use crate::ranks::Ranks;
 use crate::remote_arrivals::incarnation;
 use crate::sync::Mutex;
 use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::message::{Arrival, LastStep, Lines};
 use crate::wire::shared_layout::lines_bytes;
+use crowded::is_crowded;
 use route::{FEW, Route};
 use schedule::{Nodes, Schedule, TAGS};
 use std::collections::{BTreeMap, HashMap};
@@ -66,18 +67,13 @@ impl LineWidth {
 #[derive(Debug)]
 pub(crate) struct Leaders {
     ranks: Arc<[Rank]>,
-    /// The members of each node by their index, in the order of their leaders.
-    nodes: Box<[Box<[u32]>]>,
-    /// The node of each member.
-    node_of: Box<[u32]>,
-    /// This rank's node, and its members.
-    node: usize,
+    /// The members of this rank's node.
     locals: Box<[Rank]>,
     /// What this rank does if it is the leader of its node.
     duty: Option<Duty>,
     /// Words of lines that there is room for.
     room: usize,
-    /// Of the members, by their index.
+    /// Of the members, by their index; and who is of which node.
     tree: RankTree,
     /// The neighbours in it among those that take part as of these
     /// [`known_ends`](crate::ranks::Ranks::known_ends).
@@ -110,81 +106,81 @@ struct Messages {
 
 /// Where the members of a group are.
 struct Places<'a> {
-    cards: &'a Cards,
+    job: &'a Ranks,
     ranks: &'a Arc<[Rank]>,
-    node_of: Box<[u32]>,
-    /// How many nodes there are.
-    count: usize,
+    /// By the index of a member.
+    order: Arc<Order>,
 }
 
 impl<'a> Places<'a> {
-    fn of(cards: &'a Cards, ranks: &'a Arc<[Rank]>) -> Places<'a> {
-        let mut known = HashMap::new();
-        let node_of = ranks.iter().map(|rank| {
-            let next = known.len() as u32;
-            *known.entry(cards.at(*rank).node()).or_insert(next)
-        });
-        let node_of = node_of.collect();
-        Places { cards, ranks, node_of, count: known.len() }
+    fn of(job: &'a Ranks, ranks: &'a Arc<[Rank]>) -> Places<'a> {
+        let cards = &job.cards;
+        let order = if ranks.len() == cards.len() && ranks.is_sorted() {
+            // All, whose indexes are their numbers.
+            Arc::clone(job.order())
+        } else {
+            Order::new(ranks.iter().map(|rank| cards.at(*rank).node()))
+        };
+        Places { job, ranks, order }
     }
 
     /// Whether messages by leaders are fewer than those of each to each of other nodes. Of three
     /// nodes with a member each, all tell all by as few as leaders would.
     fn leaders_save(&self) -> bool {
-        let is_one_each = self.count == self.ranks.len();
-        self.count > 3 || self.count > 1 && !is_one_each || self.count == 3 && self.is_crowded()
+        let count = self.order.nodes();
+        let is_one_each = count == self.ranks.len();
+        count > 3 || count > 1 && !is_one_each || count == 3 && self.is_crowded()
     }
 
     fn is_crowded(&self) -> bool {
-        is_crowded(self.cards, self.ranks)
+        is_crowded(self.job, self.ranks)
     }
 
     /// The leaders as the member `me` sees them, with room for so many words of lines.
     fn leaders(self, me: usize, room: usize) -> Leaders {
-        let is_tree = self.count > 2 && self.is_crowded();
-        Leaders::new(self.ranks, self.node_of, me, (is_tree, room))
+        let is_tree = self.order.nodes() > 2 && self.is_crowded();
+        Leaders::new(self.ranks, self.order, me, (is_tree, room))
     }
 }
 
 impl Leaders {
     /// Those of a group, if they save messages; all members come to the same.
     pub(crate) fn of(
-        cards: &Cards,
+        job: &Ranks,
         ranks: &Arc<[Rank]>,
         me: usize,
         group: GroupId,
     ) -> Option<Leaders> {
-        let places = Places::of(cards, ranks);
-        let room = lines_bytes(cards.len(), group.index()) / size_of::<u64>();
+        let places = Places::of(job, ranks);
+        let room = lines_bytes(job.cards.len(), group.index()) / size_of::<u64>();
         places.leaders_save().then(|| places.leaders(me, room))
     }
 
     /// The messages of a commit of the member `me`, if they are fewer than those of each to each.
-    pub(crate) fn route_of(cards: &Cards, ranks: &Arc<[Rank]>, me: usize) -> Option<Route> {
-        let places = Places::of(cards, ranks);
-        let saves = if places.count == 1 { ranks.len() > FEW } else { places.leaders_save() };
+    pub(crate) fn route_of(job: &Ranks, ranks: &Arc<[Rank]>, me: usize) -> Option<Route> {
+        let places = Places::of(job, ranks);
+        let saves =
+            if places.order.nodes() == 1 { ranks.len() > FEW } else { places.leaders_save() };
         // Commits publish no lines.
         saves.then(|| places.leaders(me, 0).route(me)).flatten()
     }
 
     pub(crate) fn new(
         ranks: &Arc<[Rank]>,
-        node_of: Box<[u32]>,
+        order: Arc<Order>,
         me: usize,
         (is_tree, room): (bool, usize),
     ) -> Leaders {
-        let mut nodes: Vec<Vec<u32>> = Vec::new();
-        for (member, node) in node_of.iter().enumerate() {
-            let node = *node as usize;
-            nodes.resize_with(nodes.len().max(node + 1), Vec::new);
-            nodes[node].push(member as u32);
-        }
-        let (node, n) = (node_of[me] as usize, nodes.len());
-        let rank = |member: u32| ranks[member as usize];
-        let locals = nodes[node].iter().map(|member| rank(*member)).collect();
-        let leads = nodes[node].first() == Some(&(me as u32));
+        let tree = RankTree::of(order, Rank(me as u16));
+        let (order, node) = (tree.order(), tree.node());
+        let n = order.nodes();
+        let rank = |member: Rank| ranks[member.index()];
+        let own = order.of_node(node);
+        let locals = own.iter().map(|member| rank(*member)).collect();
+        let leads = own[0].index() == me;
         let messages = |schedule: Schedule| {
-            let receivers = |to: &[usize]| to.iter().map(|node| rank(nodes[*node][0])).collect();
+            let leader = |node: &usize| rank(order.of_node(*node)[0]);
+            let receivers = |to: &[usize]| to.iter().map(leader).collect();
             let receivers = schedule.outgoing.iter().map(|outgoing| receivers(&outgoing.to));
             Messages { receivers: receivers.collect(), schedule }
         };
@@ -193,11 +189,8 @@ impl Leaders {
             of_words: messages(of_words(n, node)),
             of_stages: messages(Schedule::dissemination(n, node)),
         });
-        let nodes = nodes.into_iter().map(Vec::into_boxed_slice).collect();
-        let of_member: Vec<u64> = node_of.iter().map(|node| u64::from(*node)).collect();
-        let tree = RankTree::new(Rank(me as u16), &of_member);
         let (ranks, neighbours) = (Arc::clone(ranks), Mutex::default());
-        Leaders { ranks, nodes, node_of, node, locals, duty, room, tree, neighbours }
+        Leaders { ranks, locals, duty, room, tree, neighbours }
     }
 
     /// To whom this rank passes on arrivals, as of these ends: its neighbours in the tree of the
@@ -233,6 +226,11 @@ impl Leaders {
         partners
     }
 
+    /// The members of this rank's node, by their index.
+    fn own_members(&self) -> &[Rank] {
+        self.tree.order().of_node(self.tree.node())
+    }
+
     /// The members of this rank's node, its leader first.
     pub(crate) fn locals(&self) -> &[Rank] {
         &self.locals
@@ -254,30 +252,15 @@ impl Leaders {
     }
 
     fn leader(&self, node: usize) -> Rank {
-        self.ranks[self.nodes[node][0] as usize]
+        self.ranks[self.tree.order().of_node(node)[0].index()]
     }
 
     /// The members of some nodes, in the order of their lines.
     fn members(&self, nodes: Nodes) -> impl Iterator<Item = usize> {
-        let members = nodes.iter(self.nodes.len()).flat_map(|node| self.nodes[node].iter());
-        members.map(|member| *member as usize)
+        let order = self.tree.order();
+        let members = nodes.iter(order.nodes()).flat_map(|node| order.of_node(node));
+        members.map(|member| member.index())
     }
-}
-
-/// Whether members share cores.
-fn is_crowded(cards: &Cards, ranks: &[Rank]) -> bool {
-    // How many ranks each machine has, and on which cores.
-    let mut machines: HashMap<u64, (u32, Vec<u64>)> = HashMap::new();
-    for card in cards.iter() {
-        let (count, cores) = machines.entry(card.machine()).or_default();
-        *count += 1;
-        affinity::unite(cores, card.cpus());
-    }
-    ranks.iter().any(|rank| {
-        let known = machines.get(&cards.at(*rank).machine());
-        // Without quotas: each rank knows its own only.
-        known.is_some_and(|(count, cores)| *count > affinity::count(cores))
-    })
 }
 
 /// The last step of each parity: a member may be one step ahead of another.
@@ -498,8 +481,8 @@ impl GroupSteps {
         }
         let mut lines = vec![0; width * leaders.ranks.len()];
         if width > 0 {
-            for (member, line) in leaders.nodes[leaders.node].iter().zip(own.chunks_exact(width)) {
-                lines[*member as usize * width..][..width].copy_from_slice(line);
+            for (member, line) in leaders.own_members().iter().zip(own.chunks_exact(width)) {
+                lines[member.index() * width..][..width].copy_from_slice(line);
             }
         }
         *of_leader = LeaderState { step, signature, width, lines, ..LeaderState::default() };
@@ -566,7 +549,8 @@ impl GroupSteps {
         let state = self.state.lock();
         let Some(leaders) = state.leaders(step) else { return false };
         let Some(Duty { of_words, of_stages }) = &leaders.duty else { return false };
-        let (node, n) = (leaders.node_of[member] as usize, leaders.nodes.len());
+        let order = leaders.tree.order();
+        let (node, n) = (order.node_of(Rank(member as u16)), order.nodes());
         [of_words, of_stages].iter().flat_map(|by| &by.schedule.incoming).any(|incoming| {
             let of_it = incoming.of.has(node, n);
             of_it && state.received(leaders.leader(incoming.from), incoming.tag, step).is_some()

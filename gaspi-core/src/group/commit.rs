@@ -113,7 +113,7 @@ impl Inner {
         };
         let deadline = timeout.deadline();
         self.note_joined(group, &state);
-        let route = || Leaders::route_of(&self.ranks.cards, &ranks.as_slice().into(), me);
+        let route = || Leaders::route_of(&self.ranks, &ranks.as_slice().into(), me);
         self.control.groups.board.lock().begin(group, &ranks, route);
         self.note_last_commit(group);
         self.send_due(group, deadline);
@@ -257,7 +257,7 @@ impl Inner {
     }
 
     fn leaders_of(&self, ranks: &[Rank], me: usize, group: GroupId) -> Option<Leaders> {
-        Leaders::of(&self.ranks.cards, &ranks.into(), me, group)
+        Leaders::of(&self.ranks, &ranks.into(), me, group)
     }
 
     fn standing(&self, group: GroupId) -> Standing {

@@ -249,6 +249,38 @@ pub fn mappings() -> u64 {
     fs::read_to_string("/proc/self/maps").map_or(0, |text| text.lines().count() as u64)
 }
 
+/// How many mappings a process may have.
+pub fn mappings_allowed() -> Option<u64> {
+    setting("/proc/sys/vm/max_map_count")?.parse().ok()
+}
+
+/// Which limit keeps the kernel from mapping `bytes`, where it says that memory lacks.
+pub fn no_mapping(bytes: u64) -> String {
+    let taken = addresses();
+    if let Some(limit) = allowed(Resource::AddressSpace)
+        && taken.saturating_add(bytes) > limit
+    {
+        return format!(
+            "the limit of address space is {} KiB, of which {} KiB are taken; raise it with \
+             ulimit -v",
+            limit >> 10,
+            taken >> 10
+        );
+    }
+    let have = mappings();
+    if let Some(limit) = mappings_allowed()
+        // It may have to be split from the ones beside it.
+        && have + 2 >= limit
+    {
+        return format!(
+            "a process may have {limit} mappings, and this one has {have}; as root: sysctl \
+             vm.max_map_count={}",
+            2 * limit
+        );
+    }
+    "the machine has too little memory for it; see also vm.overcommit_memory".to_owned()
+}
+
 /// Bytes of addresses that this process has mapped.
 pub fn addresses() -> u64 {
     let text = fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -270,5 +302,13 @@ mod tests {
         let headroom = memory();
         assert!(headroom.available > 1 << 20, "{headroom:?}");
         assert!(headroom.available < 1 << 50, "{headroom:?}");
+    }
+
+    #[test]
+    fn more_mappings_than_there_may_be_are_told_from_too_little_memory() {
+        // This process has neither limit reached.
+        assert!(no_mapping(1 << 20).contains("vm.overcommit_memory"));
+        let all = mappings_allowed().unwrap();
+        assert!(all > mappings() + 16, "{all}");
     }
 }

@@ -23,3 +23,4 @@ pub mod sealed;
 pub mod socket;
 pub mod splice;
 pub mod tcp;
+pub(crate) mod temporary;

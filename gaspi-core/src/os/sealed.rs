@@ -61,7 +61,8 @@ impl SealedMapping {
             libc::mmap(std::ptr::null_mut(), len, access, flags, fd.as_raw_fd(), 0)
         };
         if mapped == libc::MAP_FAILED {
-            return Err(mapping(&io::Error::last_os_error()));
+            let (what, error) = ("mapping a sealed memory file", io::Error::last_os_error());
+            return Err(Error::mapping(what, len as u64, &error));
         }
         Ok(SealedMapping { address: mapped.cast_const().cast(), len })
     }

@@ -39,6 +39,12 @@ const OWN_MAPPINGS: u64 = 16;
 /// Header and data of a segment.
 const SEGMENT_MAPPINGS: u64 = 2;
 
+/// Bytes of addresses of a rank beside the shared area: a stack for the progress thread and the
+/// library's own tables. Of these the C library takes 64 MiB for what that thread allocates.
+const OWN_ADDRESSES: u64 = 80 << 20;
+/// Of cards, tables and lists for each rank of the job.
+const RANK_ADDRESSES: u64 = 512;
+
 /// Ranks of the largest job.
 const RANKS_MAX: u32 = u16::MAX as u32;
 
@@ -101,6 +107,12 @@ fn tree_connections(size: u32) -> u64 {
 /// of its host has so many segments that it accesses, and an arena.
 pub(crate) fn mappings(locals: u32, segments: u32) -> u64 {
     OWN_MAPPINGS + SEGMENT_MAPPINGS * u64::from(locals) * (u64::from(segments) + 1)
+}
+
+/// How many bytes of addresses a rank needs to start, beside those that its program has, where
+/// the shared area of its node takes `area`.
+pub(crate) fn addresses(ranks: u32, area: u64) -> u64 {
+    OWN_ADDRESSES + RANK_ADDRESSES * u64::from(ranks) + area
 }
 
 /// The ranks of the largest job whose `need` a limit covers; 0 if that of one rank is too much.

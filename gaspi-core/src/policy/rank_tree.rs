@@ -5,7 +5,6 @@
 //! so that edges form no circle, whatever each rank knows of who lives.
 
 use crate::ids::Rank;
-use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The place of one rank in the tree.
@@ -16,35 +15,97 @@ pub(crate) struct RankTree {
     position: usize,
 }
 
-/// What is the same for all ranks of a job.
+/// What is the same for all ranks of a job: who is of which node. Nodes have the order of their
+/// first ranks.
 #[derive(Debug)]
-struct Order {
-    /// The ranks of each node, ascending.
-    nodes: Vec<Vec<Rank>>,
+pub(crate) struct Order {
+    /// The ranks of one node after the other, ascending.
+    ranks: Box<[Rank]>,
+    /// Where those of each node begin, and where the last ones end.
+    starts: Box<[u32]>,
     /// Of each rank: its node, and where it stands among the ranks of that.
-    places: Vec<(u16, u16)>,
+    places: Box<[(u16, u16)]>,
+}
+
+impl Order {
+    /// That of ranks whose nodes have these names.
+    pub(crate) fn new(node_of: impl Iterator<Item = u64>) -> Arc<Order> {
+        let with_rank = |(rank, name)| [name, rank as u64];
+        Order::sorting(&mut node_of.enumerate().map(with_rank).collect::<Vec<_>>())
+    }
+
+    /// The same by a list of names and ranks, which is sorted.
+    pub(crate) fn sorting(by_name: &mut [[u64; 2]]) -> Arc<Order> {
+        by_name.sort_unstable();
+        // First with the first rank of the node instead of its number.
+        let mut places: Box<[(u16, u16)]> = by_name.iter().map(|_| (0, 0)).collect();
+        for of_node in by_name.chunk_by(|one, other| one[0] == other[0]) {
+            for (at, [_, rank]) in of_node.iter().enumerate() {
+                places[*rank as usize] = (of_node[0][1] as u16, at as u16);
+            }
+        }
+        let mut nodes = 0;
+        for rank in 0..places.len() {
+            let (first, at) = places[rank];
+            if at == 0 {
+                places[rank].0 = nodes as u16;
+                nodes += 1;
+            } else {
+                places[rank].0 = places[usize::from(first)].0;
+            }
+        }
+        let mut starts: Box<[u32]> = (0..=nodes).map(|_| 0).collect();
+        for (node, _) in &places {
+            starts[usize::from(*node) + 1] += 1;
+        }
+        for node in 1..starts.len() {
+            starts[node] += starts[node - 1];
+        }
+        let mut ranks: Box<[Rank]> = places.iter().map(|_| Rank(0)).collect();
+        for (rank, (node, at)) in places.iter().enumerate() {
+            let start = starts[usize::from(*node)] as usize;
+            ranks[start + usize::from(*at)] = Rank(rank as u16);
+        }
+        Arc::new(Order { ranks, starts, places })
+    }
+
+    /// How many nodes there are.
+    pub(crate) fn nodes(&self) -> usize {
+        self.starts.len() - 1
+    }
+
+    /// The ranks of a node.
+    pub(crate) fn of_node(&self, node: usize) -> &[Rank] {
+        &self.ranks[self.starts[node] as usize..self.starts[node + 1] as usize]
+    }
+
+    /// The node of a rank.
+    pub(crate) fn node_of(&self, rank: Rank) -> usize {
+        self.places[rank.index()].0.into()
+    }
 }
 
 impl RankTree {
-    /// The place of `me`, where `node_of` tells the node of each rank of a job.
-    pub(crate) fn new(me: Rank, node_of: &[u64]) -> RankTree {
-        let mut nodes: Vec<Vec<Rank>> = Vec::new();
-        let mut places = Vec::with_capacity(node_of.len());
-        let mut at = HashMap::new();
-        for (rank, node) in node_of.iter().enumerate() {
-            let index = *at.entry(*node).or_insert(nodes.len());
-            if index == nodes.len() {
-                nodes.push(Vec::new());
-            }
-            places.push((index as u16, nodes[index].len() as u16));
-            nodes[index].push(Rank(rank as u16));
-        }
-        RankTree::of(Arc::new(Order { nodes, places }), me)
-    }
-
-    fn of(order: Arc<Order>, me: Rank) -> RankTree {
+    /// The place of `me`.
+    pub(crate) fn of(order: Arc<Order>, me: Rank) -> RankTree {
         let (node, position) = order.places[me.index()];
         RankTree { order, node: node.into(), position: position.into() }
+    }
+
+    /// The same, where `node_of` tells the node of each rank of a job.
+    #[cfg(test)]
+    pub(crate) fn new(me: Rank, node_of: &[u64]) -> RankTree {
+        RankTree::of(Order::new(node_of.iter().copied()), me)
+    }
+
+    /// Who is of which node.
+    pub(crate) fn order(&self) -> &Order {
+        &self.order
+    }
+
+    /// The node of this rank.
+    pub(crate) fn node(&self) -> usize {
+        self.node
     }
 
     /// The place of another rank of the same job.
@@ -65,7 +126,7 @@ impl RankTree {
 
     /// With whom this rank keeps a connection; none for the first one that lives.
     pub(crate) fn parent(&self, lives: impl Fn(Rank) -> bool) -> Option<Rank> {
-        let own = &self.order.nodes[self.node];
+        let own = self.order.of_node(self.node);
         if let Some(position) = parent_of(self.position, |at| lives(own[at])) {
             return Some(own[position]);
         }
@@ -75,14 +136,14 @@ impl RankTree {
 
     /// Whose parent this rank is, which lives.
     pub(crate) fn children(&self, lives: impl Fn(Rank) -> bool) -> Vec<Rank> {
-        let own = &self.order.nodes[self.node];
+        let own = self.order.of_node(self.node);
         let lives_at = |at: usize| lives(own[at]);
         let in_node = children_of(self.position, own.len(), lives_at);
         let mut children: Vec<Rank> = in_node.into_iter().map(|at| own[at]).collect();
         if parent_of(self.position, lives_at).is_none() {
             let first_of = |node| self.first_of(node, &lives);
             let node_lives = |node| first_of(node).is_some();
-            let nodes = children_of(self.node, self.order.nodes.len(), node_lives);
+            let nodes = children_of(self.node, self.order.nodes(), node_lives);
             children.extend(nodes.into_iter().filter_map(first_of));
         }
         children
@@ -90,22 +151,22 @@ impl RankTree {
 
     /// All ranks, those first that have most others below them while all live.
     pub(crate) fn highest_first(&self) -> Vec<Rank> {
-        let of_node = |(node, ranks): (usize, &Vec<Rank>)| {
+        let of_node = |node| {
             let height = move |at| match at {
                 0 => u32::BITS + height_of(node),
                 position => height_of(position),
             };
-            ranks.iter().enumerate().map(move |(at, rank)| (height(at), *rank)).collect::<Vec<_>>()
+            let ranks = self.order.of_node(node).iter().enumerate();
+            ranks.map(move |(at, rank)| (height(at), *rank))
         };
-        let nodes = self.order.nodes.iter();
-        let mut all: Vec<_> = nodes.enumerate().flat_map(of_node).collect();
+        let mut all: Vec<_> = (0..self.order.nodes()).flat_map(of_node).collect();
         all.sort_by_key(|(height, _)| std::cmp::Reverse(*height));
         all.into_iter().map(|(_, rank)| rank).collect()
     }
 
     /// The lowest living rank of a node.
     fn first_of(&self, node: usize, lives: impl Fn(Rank) -> bool) -> Option<Rank> {
-        self.order.nodes[node].iter().copied().find(|rank| lives(*rank))
+        self.order.of_node(node).iter().copied().find(|rank| lives(*rank))
     }
 }
 

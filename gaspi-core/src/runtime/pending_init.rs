@@ -156,6 +156,7 @@ impl PendingInit {
         let stall_warning = stall_warning()?;
         if job.size > 1 {
             descriptors::prepare(&job, &config)?;
+            super::addresses::check(&job, &config)?;
         }
         // Before the first thread of the library.
         membarrier::prepare();
@@ -224,6 +225,8 @@ impl PendingInit {
             }
             Stage::Client { gathering, listener, endpoints } => {
                 let table = gathering.poll(deadline)?;
+                // Its memory is there for what follows.
+                self.job.hosts = Arc::default();
                 let (size, rank) = (self.job.size, self.job.rank);
                 let node = table.cards.at(rank).node();
                 let locals = || table.cards.iter().filter(|card| card.node() == node);
@@ -298,7 +301,7 @@ impl PendingInit {
             Ranks::new(self.job.rank, cards, area, Arc::clone(&endpoints.stream.sets.wakeup));
         let leaders = initial.as_ref().and_then(|(_, members)| {
             let members = members.as_slice().into();
-            Leaders::of(&ranks.cards, &members, self.job.rank.index(), GroupId::ALL).map(Arc::new)
+            Leaders::of(&ranks, &members, self.job.rank.index(), GroupId::ALL).map(Arc::new)
         });
         let inner = Arc::new(Inner {
             process: std::process::id(),

@@ -21,7 +21,6 @@ pub(super) const UPWARD: &[(&str, &str)] = &[];
 /// Imports of modules that are for others only: (file, module).
 pub(super) const DOORS: &[(&str, &str)] = &[
     ("gaspi-core/src/channel/messages.rs", "os::socket"),
-    ("gaspi-core/src/control/leaders.rs", "bootstrap::cards"),
     ("gaspi-core/src/progress/thread.rs", "bootstrap::exchange::membership"),
     ("gaspi-core/src/progress/thread.rs", "os::socket"),
     ("gaspi-core/src/progress/thread.rs", "wire::frame"),

@@ -55,8 +55,8 @@ pub(crate) struct Route {
 impl Leaders {
     /// The messages of this rank, the member of this index.
     pub(crate) fn route(&self, me: usize) -> Option<Route> {
-        let own = &self.nodes[self.node];
-        let at = own.iter().position(|member| *member as usize == me)?;
+        let own = self.own_members();
+        let at = own.iter().position(|member| member.index() == me)?;
         let mut teams = own.chunks(TEAM);
         let team = teams.nth(at / TEAM)?;
         let (incoming, outgoing) = match (&self.duty, at % TEAM) {
@@ -78,12 +78,12 @@ impl Leaders {
     fn of_leader<'a>(
         &self,
         Messages { schedule, receivers }: &Messages,
-        team: &[u32],
-        others: impl Iterator<Item = &'a [u32]>,
+        team: &[Rank],
+        others: impl Iterator<Item = &'a [Rank]>,
     ) -> (Vec<RouteIn>, Vec<RouteOut>) {
         let mut incoming = self.gather(team);
         incoming.extend(others.map(|team| {
-            let of = team.iter().map(|member| *member as usize).collect();
+            let of = team.iter().map(|member| member.index()).collect();
             RouteIn { from: self.rank(team[0]), tag: GATHER, of }
         }));
         let gathered = incoming.len();
@@ -102,11 +102,11 @@ impl Leaders {
     }
 
     /// Those of the first of a team that is not the leader.
-    fn of_first(&self, team: &[u32]) -> (Vec<RouteIn>, Vec<RouteOut>) {
+    fn of_first(&self, team: &[Rank]) -> (Vec<RouteIn>, Vec<RouteOut>) {
         let leader = self.locals[0];
         let mut incoming = self.gather(team);
         let within = incoming.iter().map(|incoming| incoming.from).collect();
-        let of: Box<[usize]> = team.iter().map(|member| *member as usize).collect();
+        let of: Box<[usize]> = team.iter().map(|member| member.index()).collect();
         let gather = RouteOut { after: incoming.len(), to: [leader].into(), tag: GATHER, of };
         incoming.push(RouteIn { from: leader, tag: SPREAD, of: self.everyone() });
         let spread = self.spread(incoming.len(), within);
@@ -114,9 +114,9 @@ impl Leaders {
     }
 
     /// What the others of a team tell the first of it.
-    fn gather(&self, team: &[u32]) -> Vec<RouteIn> {
-        let of_one = |member: &u32| {
-            let of = [*member as usize].into();
+    fn gather(&self, team: &[Rank]) -> Vec<RouteIn> {
+        let of_one = |member: &Rank| {
+            let of = [member.index()].into();
             RouteIn { from: self.rank(*member), tag: GATHER, of }
         };
         team[1..].iter().map(of_one).collect()
@@ -130,7 +130,7 @@ impl Leaders {
         (0..self.ranks.len()).collect()
     }
 
-    fn rank(&self, member: u32) -> Rank {
-        self.ranks[member as usize]
+    fn rank(&self, member: Rank) -> Rank {
+        self.ranks[member.index()]
     }
 }

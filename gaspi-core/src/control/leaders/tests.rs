@@ -12,17 +12,8 @@ use crate::wire::message::Commit;
 const SIGNATURE: u64 = 7;
 const NO_LINES: LineWidth = LineWidth { words: 0, staged: 0 };
 
-/// Members as (node, rank), in the order of their ranks.
-fn node_of(members: &[u32]) -> Box<[u32]> {
-    let mut known: Vec<u32> = Vec::new();
-    let index = members.iter().map(|node| match known.iter().position(|other| other == node) {
-        Some(at) => at as u32,
-        None => {
-            known.push(*node);
-            known.len() as u32 - 1
-        }
-    });
-    index.collect()
+fn order(nodes: &[u32]) -> Arc<Order> {
+    Order::new(nodes.iter().map(|node| u64::from(*node)))
 }
 
 /// A member of a group, and which steps it knows to be complete.
@@ -46,7 +37,7 @@ impl Group {
         let ranks: Arc<[Rank]> =
             (0..nodes.len()).map(|member| Rank(3 * member as u16 + 1)).collect();
         let members = (0..nodes.len()).map(|me| {
-            let leaders = Arc::new(Leaders::new(&ranks, node_of(nodes), me, (is_tree, 1024)));
+            let leaders = Arc::new(Leaders::new(&ranks, order(nodes), me, (is_tree, 1024)));
             let steps = GroupSteps::default();
             steps.committed(incarnation, Some(Arc::clone(&leaders)));
             Member { leaders, steps, complete: Vec::new(), lines: Vec::new() }
@@ -64,7 +55,7 @@ impl Group {
         let arrival = Arrival { group: GroupId(0), step, signature, words, stage };
         self.members[me].steps.arrive(arrival, NO_LINES);
         let leaders = Arc::clone(&self.members[me].leaders);
-        let node: Vec<usize> = leaders.nodes[leaders.node].iter().map(|m| *m as usize).collect();
+        let node: Vec<usize> = leaders.own_members().iter().map(|member| member.index()).collect();
         let has_arrived =
             |member: &usize| has(&self.members[*member].steps.state.lock().arrived, step);
         if !node.iter().all(has_arrived) {
@@ -152,7 +143,7 @@ fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
         assert!(!group.advance(0, new));
     }
     let two: Arc<[Rank]> = ranks[..2].into();
-    let next = Arc::new(Leaders::new(&two, [0, 1].into(), 0, (true, 1024)));
+    let next = Arc::new(Leaders::new(&two, order(&[0, 1]), 0, (true, 1024)));
     group.members[0].steps.committed(2, Some(Arc::clone(&next)));
     assert_eq!(group.completed(new), 0);
     // Messages of the former use belong to it.
@@ -290,7 +281,7 @@ fn lines_of_the_largest_job_have_room_and_go_by_one_message() {
     const MEMBERS: usize = u16::MAX as usize;
     let ranks: Arc<[Rank]> = (0..u16::MAX).map(Rank).collect();
     let room = lines_bytes(MEMBERS, 1) / size_of::<u64>();
-    let leaders = Leaders::new(&ranks, vec![0; MEMBERS].into(), 0, (false, room));
+    let leaders = Leaders::new(&ranks, order(&[0; MEMBERS]), 0, (false, room));
     assert!(leaders.may_tell(LineWidth { words: PAYLOAD_WORDS, staged: 0 }));
     let lines: Vec<u64> = (0..(MEMBERS * PAYLOAD_WORDS) as u64).collect();
     let [sender, receiver] = two_ranks("largest");

@@ -4,6 +4,7 @@
 use super::*;
 use crate::control::leaders::Leaders;
 use crate::group::FIRST_INCARNATION;
+use crate::policy::rank_tree::Order;
 
 mod questions;
 
@@ -49,25 +50,16 @@ impl Job {
     }
 
     fn route(&self, list: &[Rank], me: usize) -> Option<Route> {
-        let mut known: Vec<u32> = Vec::new();
-        let node_of = list.iter().map(|rank| {
-            let node = self.nodes[rank.index()];
-            let at = known.iter().position(|other| *other == node);
-            at.unwrap_or_else(|| {
-                known.push(node);
-                known.len() - 1
-            }) as u32
-        });
-        let node_of: Box<[u32]> = node_of.collect();
+        let order = Order::new(list.iter().map(|rank| u64::from(self.nodes[rank.index()])));
         let me = list.iter().position(|rank| rank.index() == me)?;
-        let saves = match known.len() {
+        let saves = match order.nodes() {
             1 => list.len() > 4,
             count => count > 3 || count < list.len(),
         };
         if !saves {
             return None;
         }
-        Leaders::new(&list.into(), node_of, me, (self.is_tree, 0)).route(me)
+        Leaders::new(&list.into(), order, me, (self.is_tree, 0)).route(me)
     }
 
     /// Has a rank send what is due.

@@ -180,7 +180,7 @@ impl SharedArea {
                 .to_owned(),
         })?;
         let mapping = Mapping::new(fd.as_fd(), 0, layout.bytes())
-            .map_err(|error| Error::os("mapping the shared area", &error))?;
+            .map_err(|error| Error::mapping("mapping the shared area", layout.bytes(), &error))?;
         mapping.keep_from_core_dumps();
         let are_neighbours = locals.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
         let remote = if locals.len() < ranks as usize { ranks } else { 0 };

@@ -24,6 +24,7 @@ use crate::wire::shared_layout::SharedLayout;
 use state::{ClientState, Progress};
 use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Between two attempts to reach a server that is just starting or just ending: its name exists,
@@ -118,6 +119,8 @@ impl Client {
                 Ok(Some(table)) => {
                     self.server = None;
                     self.phase = Phase::Ended(None);
+                    // From now on the cards tell them.
+                    self.job.hosts = Arc::default();
                     return Ok(table);
                 }
                 Ok(None) => {}

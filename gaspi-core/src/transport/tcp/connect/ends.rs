@@ -20,6 +20,7 @@ use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::wire::keepalive::KeepaliveMessage;
 use crate::wire::message::{GroupMessage, LastStep, Message};
+use std::sync::Arc;
 use std::time::Instant;
 
 impl Record for Tcp<'_> {
@@ -180,9 +181,9 @@ impl Connector {
 impl Tcp<'_> {
     /// Nothing is known of ends yet.
     pub(super) fn no_ends(self) -> Ends {
-        let (ranks, cards) = (self.up.ranks(), &self.up.ranks().cards);
-        let node_of: Vec<u64> = cards.iter().map(|card| card.node()).collect();
-        Ends::new(ranks.me, node_of.len(), RankTree::new(ranks.me, &node_of))
+        let ranks = self.up.ranks();
+        let tree = RankTree::of(Arc::clone(ranks.order()), ranks.me);
+        Ends::new(ranks.me, ranks.size as usize, tree)
     }
 
     /// `rank` leaves, as it has said itself, or others have. Where ends are `told`, one with which

@@ -27,8 +27,9 @@ impl Tcp<'_> {
         let mut all = true;
         // Each begins with another one, so that they do not all come to the same at once.
         let ranks = self.up.ranks();
-        let (before, after) = ranks.all().partition::<Vec<_>, _>(|rank| *rank < ranks.me);
-        let others = after.into_iter().chain(before).filter(|rank| !ranks.is_local(*rank));
+        let me = ranks.me.index();
+        let others = ranks.all().skip(me).chain(ranks.all().take(me));
+        let others = others.filter(|rank| !ranks.is_local(*rank));
         for rank in others {
             let host = ranks.host_of(rank);
             match ranks.liveness(rank) {
