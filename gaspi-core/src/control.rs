@@ -17,6 +17,7 @@
 
 mod arrived;
 mod call;
+pub(crate) mod chunks;
 pub(crate) mod handlers;
 mod in_node;
 mod in_words;
@@ -26,13 +27,16 @@ mod procedures;
 pub(crate) mod reason;
 pub(crate) mod teams;
 mod unsent;
+mod windows;
 
 pub use call::GroupCall;
+pub use chunks::CHUNKS_MAX;
 pub use peer_slice::PeerSlice;
 
 use crate::group::Groups;
 use crate::remote_arrivals::RemoteArrivals;
 use crate::resend::ResendBuffer;
+use chunks::Chunks;
 use leaders::{AllGroupSteps, LineWidth};
 
 use crate::error::Error;
@@ -46,6 +50,8 @@ pub(crate) struct Control {
     /// What ranks of other nodes have sent to the groups.
     pub(crate) remote_arrivals: RemoteArrivals,
     pub(crate) steps: AllGroupSteps,
+    /// What members have sent this rank behind a step.
+    pub(crate) chunks: Chunks,
     /// What this rank has sent to them that is not answered.
     pub(crate) resend_buffer: ResendBuffer,
 }

@@ -88,7 +88,9 @@ pub use channel::{
 };
 pub use config::{Config, DeviceChoice, GidChoice, MessageCarrier, Network, QUEUE_MAX};
 pub use config::{RdmaParams, Topology, WriteEnd};
-pub use control::{CallKey, CallKind, GroupCall, NUMBER_SHIFT, PeerSlice, describe_call};
+pub use control::{
+    CHUNKS_MAX, CallKey, CallKind, GroupCall, NUMBER_SHIFT, PeerSlice, describe_call,
+};
 pub use error::{Error, Result};
 pub use fast_path::FastPath;
 pub use ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};

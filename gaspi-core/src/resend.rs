@@ -43,6 +43,8 @@ struct GroupMessages {
     arrivals: [Option<Arc<Kept>>; 2],
     /// The same of messages among leaders, by their tag and the parity.
     lines: BTreeMap<(u8, usize), Arc<Kept>>,
+    /// Chunks behind the last step, by receiver and tag.
+    chunks: BTreeMap<(Rank, u8), Arc<Kept>>,
     /// Arrivals that are passed on along the tree of the members, by whose they are and the parity.
     passed_on: BTreeMap<(Rank, usize), Arc<Kept>>,
     /// This rank leaves.
@@ -94,6 +96,11 @@ impl ResendBuffer {
         self.messages(group).commits.retain(|(number, _)| *number >= attempt);
     }
 
+    /// No member needs chunks of this rank any more.
+    pub(crate) fn forget_chunks(&self, group: GroupId) {
+        self.messages(group).chunks.clear();
+    }
+
     /// Arrivals at a step that are passed on go to these ranks from now on; gives those that some
     /// of them have not got.
     fn redirect(&self, group: GroupId, step: u64, to: &Arc<[Rank]>) -> Vec<(Vec<Rank>, Arc<Kept>)> {
@@ -116,7 +123,7 @@ impl ResendBuffer {
             let commits = messages.commits.iter().map(|(_, kept)| kept);
             let steps = messages.arrivals.iter().flatten().chain(messages.lines.values());
             let all = commits.chain(steps).chain(messages.passed_on.values());
-            let all = all.chain(&messages.leaving);
+            let all = all.chain(messages.chunks.values()).chain(&messages.leaving);
             all.filter(|kept| kept.to.contains(&peer)).cloned().collect::<Vec<_>>()
         };
         self.0.iter().flat_map(of_group).collect()

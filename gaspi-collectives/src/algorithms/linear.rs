@@ -4,11 +4,13 @@
 //! - broadcast, scatter: the root sends to one after the other; gather: it receives so.
 //! - reduce, reduce-scatter: contributions come to each receiver in the order of the members.
 //! - all-gather, all-to-all, all-to-all v: each exchanges with one after the other, in their order.
+//! - all-reduce: along a chain, see [`chain`].
 //!
 //! Bytes: the root sends or receives n - 1 times the data or block; where there is no root, each
 //! does. Reductions go piece by piece, through scratch of one message.
 
 use super::blocks::{Blocks, Part};
+use super::chain;
 use super::program::{Program, pieces, scratch};
 use crate::collective::Collective;
 use crate::steps::{Shape, Span, Step};
@@ -64,7 +66,8 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
             }
         }
         Collective::Alltoall => alltoall(&mut program, shape, others),
-        Collective::Allreduce | Collective::Barrier => return None,
+        Collective::Allreduce => chain::steps(&mut program, shape),
+        Collective::Barrier => return None,
     }
     Some(program.into_steps())
 }

@@ -12,6 +12,7 @@ use crate::steps::{Shape, Step};
 
 mod binomial_tree;
 mod blocks;
+mod chain;
 mod copy_in_copy_out;
 mod dissemination;
 mod double_tree;
@@ -147,10 +148,7 @@ impl Algorithm {
             }
             Algorithm::Pairwise => matches!(collective, Alltoall | ReduceScatter),
             Algorithm::Dissemination => matches!(collective, Barrier | Allgather),
-            Algorithm::Linear => matches!(
-                collective,
-                Reduce | Broadcast | ReduceScatter | Allgather | Gather | Scatter | Alltoall
-            ),
+            Algorithm::Linear => !matches!(collective, Barrier),
         }
     }
 

@@ -20,9 +20,22 @@ impl Counters {
         Counters { sent: zeroes(), room: zeroes(), taken: zeroes(), arrivals: 0, notices: 0 }
     }
 
-    /// Counters of a substrate without messages, after so many arrivals.
+    /// Counters of a group, whose steps have no messages, after so many arrivals.
     pub(crate) fn of_lines(arrivals: u64) -> Counters {
         Counters { arrivals, ..Counters::new(0) }
+    }
+
+    /// Chunks are counted anew behind each arrival.
+    pub(crate) fn begin_window(&mut self, members: usize) {
+        for counted in [&mut self.sent, &mut self.taken] {
+            counted.clear();
+            counted.resize(members, 0);
+        }
+    }
+
+    /// The number of the next chunk of a member.
+    pub(crate) fn next_chunk(&self, from: usize) -> u64 {
+        self.taken[from]
     }
 
     /// The next arrival.

@@ -7,6 +7,7 @@ pub(crate) mod blocking;
 mod buffer_location;
 pub(crate) mod buffers;
 mod cancel;
+mod chunks;
 pub(crate) mod completion;
 pub(crate) mod counters;
 pub(crate) mod executor;

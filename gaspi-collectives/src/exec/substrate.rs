@@ -4,7 +4,7 @@
 use gaspi_core::sync::arrival_slot::{PAYLOAD_WORDS, Poll};
 use gaspi_core::{Channel, GroupCall, PeerSlice, Rank};
 
-/// Lines and stages of members; a channel also has messages and access to buffers.
+/// Lines and stages of members; a channel also has messages and access to buffers, a group chunks.
 pub(crate) trait Substrate {
     /// The members.
     fn ranks(&self) -> &[Rank];
@@ -31,8 +31,17 @@ pub(crate) trait Substrate {
     /// Publishes this rank's line, and its staging of the same arrival.
     fn arrive(&mut self, arrival: u64, stamp: u64, payload: &[u64]);
 
+    /// Whether it is a channel. A group has chunks for messages.
+    const IS_CHANNEL: bool;
+
     /// The channel, for messages and access to other members' buffers.
     fn channel(&self) -> &Channel;
+
+    /// Sends a member the chunk of this number behind the last arrival. It does not wait.
+    fn send_chunk(&self, to: usize, number: u64, words: Vec<u64>);
+
+    /// Takes the chunk of this number of a member, if it has come.
+    fn take_chunk(&self, from: usize, number: u64) -> Option<Vec<u64>>;
 }
 
 impl Substrate for &Channel {
@@ -75,9 +84,19 @@ impl Substrate for &Channel {
         Channel::arrive(self, arrival, stamp, payload);
     }
 
+    const IS_CHANNEL: bool = true;
+
     #[inline]
     fn channel(&self) -> &Channel {
         self
+    }
+
+    fn send_chunk(&self, _: usize, _: u64, _: Vec<u64>) {
+        unreachable!("a channel has messages")
+    }
+
+    fn take_chunk(&self, _: usize, _: u64) -> Option<Vec<u64>> {
+        unreachable!("a channel has messages")
     }
 }
 
@@ -125,7 +144,17 @@ impl Substrate for GroupCall<'_> {
         GroupCall::arrive(self, payload);
     }
 
+    const IS_CHANNEL: bool = false;
+
     fn channel(&self) -> &Channel {
-        unreachable!("a group has lines and stages only, and its plans need no more")
+        unreachable!("a group has lines, stages and chunks only, and its plans need no more")
+    }
+
+    fn send_chunk(&self, to: usize, number: u64, words: Vec<u64>) {
+        GroupCall::send_chunk(self, to, number as usize, words);
+    }
+
+    fn take_chunk(&self, from: usize, number: u64) -> Option<Vec<u64>> {
+        GroupCall::take_chunk(self, from, number as usize)
     }
 }

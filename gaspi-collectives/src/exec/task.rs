@@ -239,9 +239,19 @@ impl<F: Function> Task<F> {
         self.position.cursor = cursor;
     }
 
+    /// Continues where a reduction may have failed, see [`failed`](Task::failed).
+    pub(crate) fn continue_failed(&self, failed: u64) {
+        self.failed.set(failed);
+    }
+
     /// The step that comes next.
     pub(crate) fn cursor(&self) -> usize {
         self.position.cursor
+    }
+
+    /// 1 + the rank on which a reduction is known to have failed, else 0.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed.get()
     }
 
     /// The arrival after which other members may use this rank's buffers, and the one with which a
@@ -320,6 +330,9 @@ impl<F: Function> Task<F> {
                     (self.operand(on, counters, left), self.operand(on, counters, right));
                 self.combine(on, self.target(on, counters, dst), left, right);
             }
+            Step::Send { to, src, .. } if !C::IS_CHANNEL => {
+                self.send_chunk(on, counters, to as usize, src);
+            }
             Step::Send { to, src, copied } => {
                 return self.send(on, counters, to as usize, src, copied);
             }
@@ -384,7 +397,7 @@ impl<F: Function> Task<F> {
 
     /// Notes the failure that a member reports, unless it is 0. The lowest rank is kept, so that
     /// all members report the same one.
-    fn hear_of_failure(&self, told: u64) {
+    pub(super) fn hear_of_failure(&self, told: u64) {
         let known = self.failed.get();
         if told != 0 && (known == 0 || told < known) {
             self.failed.set(told);
@@ -436,6 +449,9 @@ impl<F: Function> Task<F> {
         dst: Span,
         with: Option<(Span, bool)>,
     ) -> Result<Stepped> {
+        if !C::IS_CHANNEL {
+            return self.receive_chunk(on, counters, from, dst, with);
+        }
         let channel = on.channel();
         let index = counters.taken[from];
         if channel.received(from) <= index {
@@ -450,28 +466,44 @@ impl<F: Function> Task<F> {
         }
         self.hear_of_failure(failed);
         let message = Source::of_peer(channel.incoming(from, index)).part(0, bytes);
-        let to = self.target(on, counters, dst);
         let mut stepped = Stepped::Done;
         match with {
             None => {
+                let to = self.target(on, counters, dst);
                 // The rest was received in place.
                 let here = channel.complete_receive(from, index).unwrap_or(bytes);
                 kernel::copy(to.part(0, here), message.part(0, here));
                 self.performed.copied(here as usize);
             }
-            Some((with, theirs_first)) => {
-                let with = self.source(on, counters, with);
-                let (left, right) = if theirs_first { (message, with) } else { (with, message) };
-                if self.finishes(dst) && self.average(on, to, left, right) {
-                    stepped = Stepped::BothDone;
-                } else {
-                    self.combine(on, to, left, right);
-                }
-            }
+            Some(_) => stepped = self.combine_message(on, counters, message, dst, with),
         }
         counters.taken[from] = index + 1;
         channel.take(from, index + 1);
         Ok(stepped)
+    }
+
+    /// Takes what has come: as it is, or combined with the other operand.
+    #[inline]
+    pub(super) fn combine_message<C: Substrate>(
+        &self,
+        on: &C,
+        counters: &Counters,
+        message: Source<'_>,
+        dst: Span,
+        with: Option<(Span, bool)>,
+    ) -> Stepped {
+        let to = self.target(on, counters, dst);
+        let Some((with, theirs_first)) = with else {
+            kernel::copy(to, message);
+            return Stepped::Done;
+        };
+        let with = self.source(on, counters, with);
+        let (left, right) = if theirs_first { (message, with) } else { (with, message) };
+        if self.finishes(dst) && self.average(on, to, left, right) {
+            return Stepped::BothDone;
+        }
+        self.combine(on, to, left, right);
+        Stepped::Done
     }
 
     fn arrive<C: Substrate>(&mut self, on: &mut C, counters: &mut Counters, carry: Carry) {

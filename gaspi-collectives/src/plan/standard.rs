@@ -1,8 +1,8 @@
-//! Plans of the standard's all-reduces, over the arrivals and stages of a group.
+//! Plans of the standard's all-reduces, over the arrivals, stages and chunks of a group.
 
 use std::sync::Arc;
 
-use gaspi_core::{Error, Result, STAGE_BYTES};
+use gaspi_core::{CHUNKS_MAX, Error, Result, STAGE_BYTES};
 
 use super::Plan;
 use super::single_phase::{Origin, SinglePhase};
@@ -16,6 +16,40 @@ const SLICED_SAVES_BYTES_MIN: u64 = 128 << 10;
 /// Approximate limit of a plan's steps: longer operations are carried out in pieces.
 const STEPS_MAX: u64 = 1 << 14;
 
+/// Chunks of a piece along the chain. A member keeps what it sends of one piece, up once and down
+/// twice, and what has come of it: 5 MiB at most.
+const CHAINED: u64 = 64;
+const _: () = assert!(CHAINED <= CHUNKS_MAX as u64);
+/// Up to so many members tell each other by messages of each to each what fits into one stage: that
+/// is fewer hops than a chain has.
+const DIRECT_MEMBERS_MAX: u32 = 8;
+
+/// How what members stage reaches other nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Delivery {
+    /// There are none, or each member sends it to each.
+    Direct,
+    /// Leaders of nodes tell each other what all have staged: slices would go from each to each.
+    Leaders,
+    /// What leaders have no room for goes along a chain of all members, see `algorithms/chain.rs`,
+    /// in pieces between two steps: all have called the same, and all have the result. Shorter
+    /// data does not.
+    Chain,
+}
+
+impl Delivery {
+    /// In a group of so many members, whose leaders, if there are any, have room for so many bytes
+    /// of each or not.
+    pub(crate) fn of(size: u32, bytes: u64, has_room: Option<bool>) -> Delivery {
+        let is_long = size > DIRECT_MEMBERS_MAX || size > 3 && bytes > STAGE_BYTES as u64;
+        match has_room {
+            Some(true) => Delivery::Leaders,
+            Some(false) if is_long => Delivery::Chain,
+            _ => Delivery::Direct,
+        }
+    }
+}
+
 /// The key of a plan: all that it depends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct StandardKey {
@@ -25,9 +59,7 @@ pub(crate) struct StandardKey {
     pub(crate) element_bytes: u64,
     /// Whether a function of the program combines, which may fail.
     pub(crate) user: bool,
-    /// Whether leaders of nodes tell each other what all have staged: slices would go from each
-    /// rank to each of other nodes.
-    pub(crate) by_leaders: bool,
+    pub(crate) delivery: Delivery,
 }
 
 impl StandardKey {
@@ -39,13 +71,23 @@ impl StandardKey {
     /// carry its failures.
     pub(crate) fn algorithm(&self) -> Algorithm {
         if self.user {
-            Algorithm::CopyInCopyOut
-        } else if self.slices_save() && !self.by_leaders && self.fits(Algorithm::SlicedCopy) {
+            self.staged()
+        } else if self.slices_save()
+            && self.delivery == Delivery::Direct
+            && self.fits(Algorithm::SlicedCopy)
+        {
             Algorithm::SlicedCopy
         } else if self.bytes() <= LINE_BYTES {
             Algorithm::Inline
         } else {
-            Algorithm::CopyInCopyOut
+            self.staged()
+        }
+    }
+
+    fn staged(&self) -> Algorithm {
+        match self.delivery {
+            Delivery::Direct | Delivery::Leaders => Algorithm::CopyInCopyOut,
+            Delivery::Chain => Algorithm::Linear,
         }
     }
 
@@ -82,9 +124,9 @@ impl StandardKey {
             element_bytes,
             root: 0,
             nodes: Vec::new(),
-            // There are no messages.
+            // Chunks are the only messages, and all of a piece may be under way.
             message_bytes: STAGE_BYTES as u64,
-            slots: 0,
+            slots: CHAINED as u32,
             stage_bytes: STAGE_BYTES as u64,
             shares_cores: false,
             one_machine: false,
@@ -92,11 +134,15 @@ impl StandardKey {
     }
 
     /// The steps. Where a function may fail, a barrier follows, so that all members learn of it.
+    /// The chain is between two.
     pub(crate) fn steps(&self) -> Option<Vec<Step>> {
-        let shape = self.shape();
-        let mut steps = self.algorithm().steps(Collective::Allreduce, &shape)?;
-        if self.user {
-            steps.extend(Algorithm::Inline.steps(Collective::Barrier, &shape)?);
+        let (shape, algorithm) = (self.shape(), self.algorithm());
+        let is_chain = algorithm == Algorithm::Linear;
+        let barrier = || Algorithm::Inline.steps(Collective::Barrier, &shape);
+        let mut steps = if is_chain { barrier()? } else { Vec::new() };
+        steps.extend(algorithm.steps(Collective::Allreduce, &shape)?);
+        if self.user || is_chain {
+            steps.extend(barrier()?);
         }
         Some(steps)
     }
@@ -123,6 +169,9 @@ impl StandardKey {
 
     /// Elements of a piece; only the last has fewer.
     pub(crate) fn piece(&self) -> u64 {
+        if self.algorithm() == Algorithm::Linear {
+            return CHAINED * (STAGE_BYTES as u64 / self.element_bytes);
+        }
         let rounds = (STEPS_MAX / (u64::from(self.size) + 4)).max(1);
         rounds * STAGE_BYTES as u64 / self.element_bytes
     }

@@ -265,6 +265,17 @@ fn different_operations_follow_each_other() {
     }
 }
 
+/// Members lag behind each other along a chain by as many pieces as there are slots.
+#[test]
+fn a_chain_goes_on_with_any_number_of_slots() {
+    for size in (1..=17).chain([31, 40]) {
+        for slots in [1, 2, 3, 5, 8, 1000] {
+            let shape = Shape { slots, ..shape(size, 5 * u64::from(size).min(9) + 3) };
+            check(Algorithm::Linear, Collective::Allreduce, &shape);
+        }
+    }
+}
+
 #[test]
 fn slices_are_aligned_and_balanced() {
     // Elements that are shorter than a cache line, or do not divide one.

@@ -10,7 +10,7 @@ use gaspi_core::{
 use crate::datatype::{DataType, Element, Operation};
 use crate::exec::buffers::Buffers;
 use crate::kernel::{Source, Target};
-use crate::plan::standard::StandardKey;
+use crate::plan::standard::{Delivery, StandardKey};
 use crate::signature::mix;
 use crate::user_reduction::{OfTheCall, UserReduce};
 
@@ -213,13 +213,17 @@ unsafe fn buffers(send: *const u8, receive: *mut u8, bytes: u64) -> Buffers<'sta
 /// The key of a call's plan, for elements of that size.
 fn key_of(call: &GroupCall<'_>, count: u64, element_bytes: u64, user: bool) -> StandardKey {
     let (me, size) = (call.me() as u32, call.ranks().len() as u32);
-    // Few have nothing to slice.
-    let by_leaders = size > 3 && stages_by_leaders(call, count.saturating_mul(element_bytes));
-    StandardKey { me, size, count, element_bytes, user, by_leaders }
+    // Few have nothing to slice, and send each to each.
+    let delivery = match size {
+        ..=3 => Delivery::Direct,
+        _ => delivery_of(call, size, count.saturating_mul(element_bytes), user),
+    };
+    StandardKey { me, size, count, element_bytes, user, delivery }
 }
 
-/// Whether leaders of nodes tell each other so many bytes of each member.
 #[inline(never)]
-fn stages_by_leaders(call: &GroupCall<'_>, bytes: u64) -> bool {
-    bytes <= STAGE_BYTES as u64 && call.leaders_tell(bytes as usize)
+fn delivery_of(call: &GroupCall<'_>, size: u32, bytes: u64, user: bool) -> Delivery {
+    // Where a function may fail, a word says so.
+    let room = call.leaders_tell(usize::from(user), bytes.min(STAGE_BYTES as u64) as usize);
+    Delivery::of(size, bytes, room.map(|has_room| has_room && bytes <= STAGE_BYTES as u64))
 }

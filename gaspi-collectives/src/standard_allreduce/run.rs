@@ -1,6 +1,6 @@
-//! Execution of the standard's all-reduces on lines and stages of the group. Its barriers use the
-//! same lines, so ranks that call different collectives find out. Members of several nodes have
-//! them too.
+//! Execution of the standard's all-reduces on lines, stages and chunks of the group. Its barriers
+//! use the same lines, so ranks that call different collectives find out. Members of several nodes
+//! have them too.
 //!
 //! A call that times out keeps only its cursor, see [`GroupCall::set_cursor`]. It is left at a step
 //! that waits, and all steps before have happened.
@@ -10,17 +10,51 @@ use gaspi_core::{Deadline, GroupCall, NUMBER_SHIFT, Result, Runtime};
 use crate::datatype::{DataType, Operation};
 use crate::engine::Engine;
 use crate::exec::buffers::{Arithmetic, Buffers};
-use crate::exec::counters::Counters;
-use crate::exec::task::Task;
+use crate::exec::task::{Blocked, Task};
 use crate::kernel;
 use crate::plan::single_phase::SinglePhase;
 use crate::plan::standard::StandardKey;
 use crate::request::Reducer;
 use crate::user_reduction::{Function, OfTheCall};
 
-/// Bits of the cursor for the step; those above hold the piece, and the number of the arrival that
-/// is awaited, which signatures carry.
-const STEP_BITS: u32 = u32::BITS;
+/// How far a call has come, in the bits below the number of the arrival that is awaited, which
+/// signatures carry.
+///
+/// | bits | what |
+/// |---|---|
+/// | 0..20 | the step of the piece |
+/// | 20..37 | 1 + the rank on which the function has failed, 0 if it has on none |
+/// | 37..60 | the piece |
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Cursor {
+    piece: u64,
+    step: usize,
+    failed: u64,
+}
+
+const FAILED_SHIFT: u32 = 20;
+const PIECE_SHIFT: u32 = 37;
+
+impl Cursor {
+    fn of(bits: u64) -> Cursor {
+        let part = |first: u32, end: u32| (bits >> first) & ((1 << (end - first)) - 1);
+        Cursor {
+            piece: part(PIECE_SHIFT, NUMBER_SHIFT),
+            step: part(0, FAILED_SHIFT) as usize,
+            failed: part(FAILED_SHIFT, PIECE_SHIFT),
+        }
+    }
+
+    fn bits(self) -> u64 {
+        let Cursor { piece, step, failed } = self;
+        debug_assert_eq!(Cursor::of(Self::pack(piece, step, failed)), self, "it has room");
+        Self::pack(piece, step, failed)
+    }
+
+    fn pack(piece: u64, step: usize, failed: u64) -> u64 {
+        step as u64 | failed << FAILED_SHIFT | piece << PIECE_SHIFT
+    }
+}
 
 /// Carries out a call of a built-in operation, or what is left of it.
 ///
@@ -103,31 +137,43 @@ fn run_steps<F: Function + Clone>(
     deadline: Deadline,
 ) -> Result<()> {
     let engine = Engine::of(rt);
-    let mut counters = Counters::of_lines(call.arrived());
     let mut number = call.cursor() >> NUMBER_SHIFT;
     call.set_number(number);
-    let mut cursor = call.cursor() & ((1 << NUMBER_SHIFT) - 1);
+    let mut cursor = Cursor::of(call.cursor());
     let elements = key.piece();
     loop {
-        let (piece, step) = (cursor >> STEP_BITS, cursor & u64::from(u32::MAX));
-        let first = piece * elements;
+        let first = cursor.piece * elements;
         if first >= key.count {
             call.finish();
             return Ok(());
         }
         let key = StandardKey { count: elements.min(key.count - first), ..key };
         let plan = engine.standard_plans.lock().get(key, StandardKey::plan)?;
+        let has_chunks = plan.is_of_messages();
         let part = buffers.part(first * key.element_bytes, key.bytes());
         let mut task = Task::new(plan, 0, 0, arithmetic.clone(), part);
-        task.continue_at(step as usize);
+        task.continue_at(cursor.step);
+        task.continue_failed(cursor.failed);
+        let mut counters = task.counters_of(&call);
         loop {
-            match task.advance(&mut call, &mut counters) {
+            let advanced = task.advance(&mut call, &mut counters);
+            if has_chunks && !matches!(advanced, Ok(Some(_))) {
+                call.end_chunks();
+            }
+            match advanced {
                 Ok(None) => break,
-                Ok(Some(_)) => {
-                    let cursor = piece << STEP_BITS | task.cursor() as u64;
-                    call.set_cursor(number << NUMBER_SHIFT | cursor);
+                Ok(Some(blocked)) => {
+                    cursor = Cursor { step: task.cursor(), failed: task.failed(), ..cursor };
+                    call.set_cursor(number << NUMBER_SHIFT | cursor.bits());
                     // Any error but a timeout has ended the call.
+                    if let Blocked::Message(from) = blocked {
+                        call.await_chunk(from, counters.next_chunk(from) as usize, deadline)?;
+                        continue;
+                    }
                     call.await_all(deadline)?;
+                    if has_chunks {
+                        counters.begin_window(key.size as usize);
+                    }
                     number = (number + 1) % (1 << (u64::BITS - NUMBER_SHIFT));
                     call.set_number(number);
                 }
@@ -138,6 +184,22 @@ fn run_steps<F: Function + Clone>(
                 }
             }
         }
-        cursor = (piece + 1) << STEP_BITS;
+        cursor = Cursor { piece: cursor.piece + 1, step: 0, failed: 0 };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_holds_the_largest_of_each() {
+        // 32 GiB in pieces of at least 8 KiB, and the last rank there can be.
+        let largest = Cursor { piece: 1 << 22, step: (1 << 20) - 1, failed: 1 << 16 };
+        for cursor in [largest, Cursor { piece: 1, step: 2, failed: 3 }] {
+            assert!(cursor.bits() < 1 << NUMBER_SHIFT);
+            assert_eq!(Cursor::of(cursor.bits()), cursor);
+        }
+        assert_eq!(Cursor::of(0), Cursor { piece: 0, step: 0, failed: 0 });
     }
 }

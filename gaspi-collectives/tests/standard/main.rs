@@ -4,6 +4,7 @@
 #[path = "../../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
 
+mod chained;
 mod devices;
 mod nodes;
 
@@ -17,7 +18,7 @@ use gaspi_core::{Config, Error, GroupId, Rank, Result, Runtime, Timeout};
 use ranks::LIMIT as GUARD;
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([tests(), devices::tests(), nodes::tests()])
+    ranks::run_tests([tests(), chained::tests(), devices::tests(), nodes::tests()])
 }
 
 /// Runs `body` on every rank of a job; `meet` is a barrier of the threads, outside of the job.

@@ -9,7 +9,7 @@ use gaspi_core::{Job, State};
 const COUNT: usize = 255;
 
 /// A job of nodes with so many ranks each, whose numbers are scattered over the nodes.
-fn job_of(nodes: u32, id: &str, rank: Rank, size: u32) -> Job {
+pub(super) fn job_of(nodes: u32, id: &str, rank: Rank, size: u32) -> Job {
     Job::in_process(id, rank, size).on_node(u64::from(u32::from(rank.0) % nodes))
 }
 
@@ -19,7 +19,7 @@ fn with_ranks(nodes: u32, size: u32, body: impl Fn(Runtime) + Sync) {
     run_jobs(size, &Config::default(), job, body);
 }
 
-fn messages(rt: &Runtime) -> u64 {
+pub(super) fn messages(rt: &Runtime) -> u64 {
     let is_it = |number: &u32| {
         Runtime::statistic_info(*number).expect("one").name == "NumberOfGroupMessages"
     };

@@ -18,7 +18,7 @@ use crate::wait::{Call, Waiting, waiting_group};
 use crate::wire::message::Arrival;
 use crate::wire::shared_layout::STAGE_BYTES;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a mismatch is kept back for members that have not arrived.
 const MISMATCH_LIMIT: Duration = Duration::from_secs(1);
@@ -186,12 +186,13 @@ impl GroupCall<'_> {
         Arrival { group: self.group, step, signature, words, stage }
     }
 
-    /// Whether leaders of nodes tell each other what all members have staged, so many bytes each.
-    /// Else, between nodes, each member sends that to each.
-    pub fn leaders_tell(&self, staged: usize) -> bool {
-        let leaders = self.state.committed.as_ref().and_then(|c| c.leaders.as_ref());
-        let width = LineWidth { words: 0, staged: staged.div_ceil(size_of::<u64>()) };
-        leaders.is_some_and(|leaders| leaders.may_tell(width))
+    /// Whether leaders of nodes tell each other what all members publish: so many words of an
+    /// arrival and bytes of staging each. Else, between nodes, each member sends that to each.
+    /// `None` where there are no leaders.
+    pub fn leaders_tell(&self, words: usize, staged: usize) -> Option<bool> {
+        let leaders = self.state.committed.as_ref().and_then(|c| c.leaders.as_ref())?;
+        let width = LineWidth { words, staged: staged.div_ceil(size_of::<u64>()) };
+        Some(leaders.may_tell(width))
     }
 
     /// The leaders by which the present step goes, and how long lines are.
@@ -307,10 +308,7 @@ impl GroupCall<'_> {
             self.steps().end(step);
         }
         if outcome.is_err() {
-            if let Some(committed) = &mut self.state.committed {
-                committed.failed = true;
-            }
-            self.end();
+            self.fail_at(step);
         } else if let Some(active) = &mut self.state.active {
             active.arrived = false;
         }
@@ -395,7 +393,21 @@ impl GroupCall<'_> {
         Some(outcome.map_err(|error| self.inner.cause(error, what, self.ranks(), deadline)))
     }
 
-    fn waiting(&self) -> Waiting {
+    /// The call fails on this rank at `step`.
+    pub(super) fn fail_at(&mut self, step: u64) {
+        if let Some(committed) = &mut self.state.committed {
+            (committed.step, committed.failed) = (step, true);
+        }
+        self.end();
+    }
+
+    /// Since when it is known that the call fails, unless something changes.
+    pub(super) fn fails_since(&mut self) -> Instant {
+        let now = clock::now();
+        self.state.active.as_mut().map_or(now, |active| *active.fails_since.get_or_insert(now))
+    }
+
+    pub(super) fn waiting(&self) -> Waiting {
         let call = match self.key.kind {
             CallKind::Barrier => Call::Barrier,
             CallKind::SegmentCreate | CallKind::SegmentUse => Call::Create,
@@ -437,12 +449,8 @@ impl GroupCall<'_> {
             Scan::Differs(error) => (error, MISMATCH_LIMIT),
             Scan::Deserted(error) => (error, DESERTED_LIMIT),
         };
-        let now = clock::now();
-        let since = match &mut self.state.active {
-            Some(active) => *active.fails_since.get_or_insert(now),
-            None => now,
-        };
-        let left = limit.saturating_sub(now - since);
+        let since = self.fails_since();
+        let left = limit.saturating_sub(clock::since(since));
         let outcome =
             inner.until(deadline.at_most(left), waiting, || match self.scan(step, next) {
                 Some(Scan::Done(outcome)) => Some(outcome),
@@ -533,11 +541,7 @@ impl GroupCall<'_> {
             (Some(error), ..) => (error, some_missing),
             (None, Some((rank, other)), _) => (self.mismatch(rank, other), some_missing),
             (None, None, Some(rank)) => {
-                let difference = format!(
-                    "{kind} has failed on {rank}, which has called something else on the group \
-                     since"
-                );
-                let error = Error::Mismatch { group: self.group, difference };
+                let error = self.has_gone_on(rank);
                 let remote = self.state.committed.as_ref().is_some_and(|group| group.remote);
                 // If it failed because of a death, other nodes know of that a moment later.
                 (error, remote)
@@ -548,7 +552,7 @@ impl GroupCall<'_> {
     }
 
     /// The error of a member's death, if one has died.
-    fn death(&self) -> Option<Error> {
+    pub(super) fn death(&self) -> Option<Error> {
         let rank = self.inner.ranks.dead_among(self.ranks())?;
         Some(self.inner.ranks.died(rank, self.key.kind.name()))
     }

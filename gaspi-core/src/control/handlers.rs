@@ -64,7 +64,10 @@ impl Control {
                 let tells_all = self.steps.of(group).hear_arrival(step);
                 Reaction { onward, tell_all: tells_all.then_some((group, step)), ..WAKE }
             }
-            GroupMessage::Lines { group, lines } if knows(group) => {
+            GroupMessage::Lines { group, mut lines } if knows(group) => {
+                if self.chunks.hear(group, peer, &mut lines) {
+                    return WAKE;
+                }
                 let step = lines.step;
                 self.steps.of(group).hear(peer, lines);
                 Reaction { advance: Some((group, step)), ..WAKE }

@@ -17,6 +17,15 @@ impl GroupCall<'_> {
         Error::Mismatch { group: self.group, difference }
     }
 
+    /// The error for a member that is beyond the step that is awaited.
+    pub(super) fn has_gone_on(&self, rank: Rank) -> Error {
+        let kind = self.key.kind.name();
+        let difference = format!(
+            "{kind} has failed on {rank}, which has called something else on the group since"
+        );
+        Error::Mismatch { group: self.group, difference }
+    }
+
     /// Which members are missing, in words.
     #[cold]
     pub(super) fn missing(&self, step: u64) -> String {

@@ -25,7 +25,7 @@
 mod crowded;
 mod procedures;
 pub(crate) mod route;
-mod schedule;
+pub(super) mod schedule;
 
 use crate::ids::{GroupId, Rank};
 use crate::policy::rank_tree::{Order, RankTree};

@@ -80,6 +80,17 @@ impl Inner {
         }
     }
 
+    /// Sends a member a chunk behind a step.
+    pub(crate) fn send_chunk(&self, rank: Rank, group: GroupId, lines: Lines) {
+        let place = (rank, lines.tag);
+        let message = Message::Group(GroupMessage::Lines { group, lines });
+        let kept = Arc::new(Kept { to: [rank].into(), message });
+        // As above.
+        self.control.resend_buffer.messages(group).chunks.insert(place, Arc::clone(&kept));
+        let _ = self.send_message(rank, &kept.message, Deadline::Now);
+        self.waiter.give_way();
+    }
+
     /// Tells ranks of other nodes where this one, which leaves, is in a group.
     pub(crate) fn send_leaving(&self, to: &Arc<[Rank]>, last: LastStep) {
         let message = Message::Group(GroupMessage::Leaving(last));

@@ -14,6 +14,7 @@ use crate::bootstrap::{
 use crate::channel::Channels;
 use crate::config::{Config, Topology};
 use crate::control::Control;
+use crate::control::chunks::Chunks;
 use crate::control::leaders::{AllGroupSteps, Leaders};
 use crate::error::{Error, Result};
 use crate::group::{FIRST_INCARNATION, FIRST_STEP, Groups, initial_group};
@@ -314,6 +315,7 @@ impl PendingInit {
                 groups: Groups::new(&config, &ranks, leaders.clone()),
                 remote_arrivals: RemoteArrivals::new(size, config.group_max),
                 steps: AllGroupSteps::new(config.group_max),
+                chunks: Chunks::new(config.group_max),
                 resend_buffer: ResendBuffer::new(config.group_max),
             },
             passive: Passive { mailbox: Mailbox::default(), outbox: Outbox::new(size) },

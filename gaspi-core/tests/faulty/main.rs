@@ -164,6 +164,9 @@ fn agreements(seed: u64, nodes: Nodes, ranks: u32) {
         let mut traffic = Traffic::new(&rt, &ledger, seed);
         for round in 1..=300 {
             traffic.agree(GroupId::ALL, round);
+            if round % 3 == 0 {
+                traffic.send_along(GroupId::ALL, round);
+            }
             if round % 8 == 0 {
                 traffic.regroup(round);
             }

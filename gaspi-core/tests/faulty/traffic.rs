@@ -35,6 +35,10 @@ const SMALL: u64 = 64;
 const LARGE: u64 = 200_000;
 const PAIR: u64 = 1 << 18;
 
+/// Chunks between two steps, and what a rank has done before the second one.
+const CHUNKS: usize = 8;
+const CHUNKS_AND_STEP: usize = CHUNKS + 1;
+
 /// How many ranks a segment has room for.
 const RANKS_MAX: u64 = 8;
 const TARGETS: u64 = SOURCES + RANKS_MAX * PAIR;
@@ -326,6 +330,47 @@ impl<'a> Traffic<'a> {
             break (sum, expected);
         };
         assert_eq!(sum, expected, "{}: a wrong sum", self.rt.rank());
+    }
+
+    /// Each sends the next one chunks between two steps; whoever waits gives up now and then.
+    pub(crate) fn send_along(&mut self, group: GroupId, value: u64) {
+        let describe = |signature: u64| format!("a chain {signature}");
+        let signature = CallKind::Allreduce.signature(value);
+        let key = CallKey { kind: CallKind::Allreduce, arguments: value, signature, describe };
+        let chunk = |of: usize, number: usize| vec![value + of as u64; 1 + 5 * number];
+        // How far this rank has come: two steps, and the chunks of the one before it.
+        let mut done = 0;
+        loop {
+            let mut call = self.rt.group_call(group, key).expect("call");
+            let (me, size) = (call.me(), call.ranks().len());
+            let before = (me + size - 1) % size;
+            let short = self.numbers.once_in(2);
+            let limit = if short { Timeout::Millis(2) } else { LIMIT }.deadline();
+            let outcome = match done {
+                0 | CHUNKS_AND_STEP => {
+                    call.set_number(u64::from(done > 0));
+                    call.arrive(&[]);
+                    call.await_all(limit)
+                }
+                number => call.await_chunk(before, number - 1, limit),
+            };
+            match outcome {
+                Err(error) if short && error.is_timeout() => continue,
+                outcome => outcome.expect("all come"),
+            }
+            match done {
+                0 => (0..CHUNKS).for_each(|i| call.send_chunk((me + 1) % size, i, chunk(me, i))),
+                CHUNKS_AND_STEP => {
+                    call.end_chunks();
+                    return call.finish();
+                }
+                number => {
+                    let found = call.take_chunk(before, number - 1);
+                    assert_eq!(found, Some(chunk(before, number - 1)), "{}", self.rt.rank());
+                }
+            }
+            done += 1;
+        }
     }
 
     /// A group of all ranks comes and goes.

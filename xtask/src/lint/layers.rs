@@ -96,6 +96,7 @@ const CORE: &[Layer] = &[
             "control::procedures",
             "control::reason",
             "control::unsent",
+            "control::windows",
             "fast_path",
             "group::commit",
             "group::procedures",

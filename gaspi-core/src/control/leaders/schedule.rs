@@ -67,6 +67,8 @@ const DOWN: u8 = 1;
 
 /// Tags are below this number.
 pub(super) const TAGS: usize = 16;
+/// From here on they are those of chunks that members send each other (`control/chunks.rs`).
+pub(in crate::control) const CHUNK_TAGS: u8 = TAGS as u8;
 
 impl Schedule {
     /// That of node `me` in a tree.
