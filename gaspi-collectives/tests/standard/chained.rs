@@ -191,6 +191,23 @@ fn functions_are_applied_in_the_order_of_the_ranks() {
     }
 }
 
+/// Fails in one call of the function, after so many.
+struct FailsOnce(u32);
+
+impl UserReduce for FailsOnce {
+    fn reduce(
+        &mut self,
+        _: &[u8],
+        _: &[u8],
+        _: &mut [u8],
+        _: u64,
+    ) -> std::result::Result<(), ReductionFailed> {
+        let fails = self.0 == 0;
+        self.0 = self.0.wrapping_sub(1);
+        if fails { Err(ReductionFailed) } else { Ok(()) }
+    }
+}
+
 /// Functions fail on one rank after the other, in the first piece or a later one, also where that
 /// rank is in the middle of many attempts: all name it, and the group goes on.
 fn all_name_the_rank_whose_function_has_failed() {
@@ -202,8 +219,9 @@ fn all_name_the_rank_whose_function_has_failed() {
             for after in [0, 5, 70] {
                 let mut data = vec![0_u64; 2 * PIECE];
                 let calls = if me == turn { after } else { u32::MAX };
-                let result =
-                    user_reduce(&rt, &mut data, 8, &mut FailsAfter(calls), (me + turn) % 3 == 0);
+                // Some, or all.
+                let impatient = (me + turn) % 3 == 0 || after == 5;
+                let result = user_reduce(&rt, &mut data, 8, &mut FailsOnce(calls), impatient);
                 assert_eq!(result, Err(Error::Reduction { rank: Rank(turn) }), "after {after}");
             }
             let mut data = vec![u64::from(me); CHUNK];

@@ -34,6 +34,7 @@ mod sharing;
 mod soak;
 mod statistics;
 mod verbs;
+mod windows;
 
 use gaspi_core::*;
 use ranks::{LIMIT, Nodes, die, others, run, run_owned, run_with};
@@ -72,6 +73,7 @@ fn main() -> std::process::ExitCode {
         soak::tests(),
         statistics::tests(),
         verbs::tests(),
+        windows::tests(),
     ])
 }
 
