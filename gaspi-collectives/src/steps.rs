@@ -9,8 +9,8 @@
 //! slots for each ordered pair of members, messages of a pair arrive in the order in which they
 //! were sent, and a sender waits while the ring is full. **Lines** exist where all members are on
 //! one node: a line says that its member has arrived, and then all members may access each other's
-//! memory. A group has lines and stages, also for members of several nodes, but no messages and no
-//! access to buffers.
+//! memory. A group has lines and stages, also for members of several nodes, and between two
+//! arrivals messages (chunks), any number of which may be under way. It has no access to buffers.
 
 use gaspi_core::sync::arrival_slot::PAYLOAD_WORDS;
 
