@@ -2,10 +2,10 @@
 //!
 //! A commit announces its list to every listed member, which keeps it until its own commit of that
 //! id looks for it ([`Board`]). Lists are taken in the order in which they came, one per member and
-//! commit: a faster rank's next use of an id waits for the slower ones. Where nodes have leaders,
-//! these tell of the lists of many members by one digest; lists themselves travel where that fails.
-//! Members whose lists differ see that by each other's list, and tell all to whom they had
-//! announced theirs. The
+//! commit: a faster rank's next use of an id waits for the slower ones. Digests tell of the lists,
+//! where nodes have leaders by these; lists themselves travel where something is wrong. Members
+//! whose lists differ see that by each other's list, and tell all to whom they had announced
+//! theirs. The
 //! members agree on the largest incarnation that any of them proposed, which is fresh for all, so a
 //! reused id never meets arrival slots of its former use. A commit also waits until the members of
 //! the former use have read this rank's last arrival slots there, which lie in the same place.

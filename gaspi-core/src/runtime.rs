@@ -394,14 +394,15 @@ impl Runtime {
         if inner.process != std::process::id() || inner.closed.swap(true, Ordering::AcqRel) {
             return;
         }
-        // First the announcement, so that what fails from here on is known to be no fault; then
-        // nobody keeps this rank's memory.
+        // Before the announcement only what those wait for who would give this rank up for it.
+        // Behind it what fails is known to be no fault, and nobody keeps this rank's memory.
         if std::thread::panicking() {
             inner.ranks.area.mark_dead(inner.ranks.me);
             // As of a process that has died: who finds its pairs gone, and asks whether it lives,
             // is not answered.
             self.end_progress();
         } else {
+            inner.tell_last_commits();
             inner.ranks.area.leave();
         }
         self.extensions.tell_of_leaving();

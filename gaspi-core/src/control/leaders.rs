@@ -36,7 +36,7 @@ use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::wire::message::{Arrival, LastStep, Lines};
 use crate::wire::shared_layout::lines_bytes;
 use crowded::is_crowded;
-use route::{FEW, Route};
+use route::Route;
 use schedule::{Nodes, Schedule, TAGS};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -156,13 +156,9 @@ impl Leaders {
         places.leaders_save().then(|| places.leaders(me, room))
     }
 
-    /// The messages of a commit of the member `me`, if they are fewer than those of each to each.
-    pub(crate) fn route_of(job: &Ranks, ranks: &Arc<[Rank]>, me: usize) -> Option<Route> {
-        let places = Places::of(job, ranks);
-        let saves =
-            if places.order.nodes() == 1 { ranks.len() > FEW } else { places.leaders_save() };
-        // Commits publish no lines.
-        saves.then(|| places.leaders(me, 0).route(me)).flatten()
+    /// The messages of a commit of the member `me`.
+    pub(crate) fn route_of(job: &Ranks, ranks: &Arc<[Rank]>, me: usize) -> Route {
+        Places::of(job, ranks).route(me)
     }
 
     pub(crate) fn new(

@@ -3,109 +3,45 @@
 //!
 //! A list may come from its sender, or as a digest by leaders. Either is the same announcement: it
 //! has the number of the sender's commit, and counts once. Whoever waits for long asks those whose
-//! messages it awaits. Who commits the same sends again what it has sent, and asks in its turn, so
-//! that somebody asks each member that is missing. Who commits another list sends that to its
-//! members, whether the one that asks is one of them or not: they may be members of both lists. Who
-//! sees that another one commits something else, or that a member has left, sends its list itself;
-//! so does each member that hears such a list while others may still know its own by leaders only.
+//! messages it awaits (`questions.rs`). Lists travel only where lists differ, a commit fails or is
+//! given up: then all send theirs. docs/internals/collectives.md, "Commits", has the protocol.
 //!
-//! Invariant: **a member gets the announcements of another one in their order.** Lists that the
-//! sender itself sends come in order, and so do digests of commits of the same list. Of two commits
-//! in a row that do not both go by leaders with the same list, the second one goes by leaders only
-//! if all of its members have seen the ends of all before: else it could overtake them. What
-//! announces the end of a commit follows its list from the same sender.
+//! Invariant: **a member gets the announcements of another one in their order**, although an id has
+//! other members again and again, and some are ahead of others.
+//!
+//! - A digest counts only for the next commit that its sender and its receiver have in common: it
+//!   says which commit of the sender that lists the receiver came before, and that one has ended at
+//!   the receiver, while this one has not ([`Announced::is_next`]). So it is neither an earlier use
+//!   of the id nor a later one.
+//! - What it tells of others is their next commit too: whoever has begun a later one than the
+//!   receiver knows has ended the one before only once the sender of the digest had begun that, and
+//!   then the digest is of a later commit of its sender.
+//! - An answer names the commit of the asker that it is for.
+//! - What a rank sends itself is complete and in order: in front of a list go those of its commits
+//!   that have succeeded, to all that may not know that ([`Own::tell_all`]). What announces the end
+//!   of a commit follows its list from the same sender.
+//! - Behind a commit that failed or was given up the next ones go by lists alone, until there was a
+//!   step with these members: digests could overtake what says how it ended.
 
+mod announced;
+mod exchange;
 mod own;
 mod questions;
 
 pub(super) use own::Outbound;
 
 use super::{Abort, DEATH_LIMIT, list};
-use crate::control::leaders::route::{COMMIT_TAGS, QUESTION, Route};
+use crate::control::leaders::route::{ANSWER, COLLECT, COMMIT_TAGS, QUESTION, Route};
 use crate::error::Error;
 use crate::ids::{GroupId, Rank};
 use crate::os::clock;
 use crate::wire::hash::hash;
 use crate::wire::message::{Announce, Commit, Digest, GroupMessage};
+use announced::{Announced, Entry};
 use own::{Attempt, Exchange, Own};
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
-
-/// A list that came from another rank.
-#[derive(Debug)]
-struct Entry {
-    announce: Announce,
-    /// Whether its sender sent it itself.
-    direct: bool,
-    /// Why its sender gave up, once it did.
-    aborted: Option<Abort>,
-}
-
-/// What a rank has announced for a group.
-#[derive(Debug, Default)]
-struct Announced {
-    queue: VecDeque<Entry>,
-    /// The number of the last commit that has come.
-    last: u64,
-    /// Lists with a lower incarnation belong to a commit of this rank that failed.
-    floor: u32,
-    /// Digests by their tag, unless they belong to commits up to this number, which have ended. One
-    /// that came twice stays until then.
-    digests: BTreeMap<u8, VecDeque<Digest>>,
-    ended: u64,
-    /// The number of the commit for which it has asked this rank, and the hash of its list.
-    asked: Option<(u64, u64)>,
-}
-
-impl Announced {
-    fn hear(&mut self, announce: Announce, direct: bool) {
-        if announce.attempt <= self.last {
-            // Sent again, since a connection broke, or also by leaders.
-            return;
-        }
-        self.last = announce.attempt;
-        // Below the floor its sender has been told that this round failed, and fails too.
-        if announce.incarnation >= self.floor {
-            self.queue.push_back(Entry { announce, direct, aborted: None });
-        }
-    }
-
-    /// Where nothing else is known of it, counts on the last commit of a peer that has left, if it
-    /// is that of these ranks.
-    fn hear_last(
-        &mut self,
-        group: GroupId,
-        last_commit: impl FnOnce() -> Option<(Commit, u64)>,
-        ranks: &[Rank],
-    ) {
-        if self.queue.is_empty()
-            && let Some((Commit { attempt, incarnation }, digest)) = last_commit()
-            && attempt > 0
-            && digest == digest_of(ranks)
-        {
-            let ranks = ranks.to_vec();
-            self.hear(Announce { group, attempt, incarnation, ranks }, false);
-        }
-    }
-
-    /// Whether the peer has begun to commit these ranks.
-    fn commits(&self, ranks: &[Rank]) -> bool {
-        let digest = digest_of(ranks);
-        let lists = self.queue.front().is_some_and(|first| *first.announce.ranks == *ranks);
-        let asks = self.asked.is_some_and(|(_, asked)| asked == digest);
-        let mut digests = self.digests.values().flatten();
-        lists || asks || digests.any(|told| told.digest == digest)
-    }
-
-    /// The peer's commit of this number has ended.
-    fn end(&mut self, attempt: u64) {
-        self.ended = self.ended.max(attempt);
-        self.asked.take_if(|(asked, _)| *asked <= attempt);
-        for digests in self.digests.values_mut() {
-            digests.retain(|digest| digest.attempt > attempt);
-        }
-    }
-}
+use std::time::Duration;
 
 /// How a commit stands.
 pub(super) enum Standing {
@@ -118,6 +54,26 @@ pub(super) enum Standing {
     Aborted(Abort),
     /// A member cannot be sent the list.
     Unreachable(Error),
+}
+
+/// What could not be sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unsent {
+    List,
+    Digest,
+    Question,
+}
+
+impl Unsent {
+    /// A message that others await, if it is one.
+    pub(super) fn of(message: &GroupMessage) -> Option<Unsent> {
+        match message {
+            GroupMessage::Announce(_) => Some(Unsent::List),
+            GroupMessage::Digest(Digest { tag, .. }) if *tag < COMMIT_TAGS => Some(Unsent::Digest),
+            GroupMessage::Digest(Digest { tag: QUESTION, .. }) => Some(Unsent::Question),
+            _ => None,
+        }
+    }
 }
 
 /// By what members compare their lists.
@@ -158,13 +114,13 @@ impl Board {
     /// The commit of this rank that members may count on once it has left, and the hash of its
     /// list; of number 0 if there is none.
     pub(super) fn last_commit(&self, group: GroupId) -> (Commit, u64) {
-        let own = &self.own[group.index()];
-        let agreed = own.past.as_ref().filter(|past| past.agreed.is_some());
-        let of_past = agreed.map(|past| (past.number, past.proposed, &past.ranks));
-        let of_attempt = own.attempt.as_ref().map(|own| (own.number, own.incarnation, &own.ranks));
-        of_attempt.or(of_past).map_or_else(Default::default, |(attempt, incarnation, ranks)| {
-            (Commit { attempt, incarnation }, digest_of(ranks))
-        })
+        self.own[group.index()].last_commit()
+    }
+
+    /// This rank leaves: sends the lists of commits that some members may not know to have
+    /// succeeded here, but for the last, on which they count.
+    pub(super) fn leave(&mut self, group: GroupId) {
+        self.own(group).leave();
     }
 
     /// The use of this incarnation, which this rank did not commit by messages, is there.
@@ -174,54 +130,40 @@ impl Board {
 
     /// All members of the use of this incarnation are known to have committed it.
     pub(super) fn all_know(&mut self, group: GroupId, incarnation: u32) {
-        let Own { past, unaware, .. } = self.own(group);
-        if let Some(past) = past.as_ref().filter(|past| past.agreed == Some(incarnation)) {
-            past.ranks.iter().for_each(|rank| {
-                unaware.remove(rank);
-            });
-        }
+        self.own(group).all_know(incarnation);
     }
 
     /// The commit of this rank: continues the one under way, or begins one, which replaces one of
     /// other members.
-    pub(super) fn begin(
-        &mut self,
-        group: GroupId,
-        ranks: &[Rank],
-        route: impl FnOnce() -> Option<Route>,
-    ) {
+    pub(super) fn begin(&mut self, group: GroupId, ranks: &[Rank], route: impl FnOnce() -> Route) {
         if self.own(group).attempt.as_ref().is_some_and(|attempt| *attempt.ranks == *ranks) {
             return;
         }
         self.withdraw(group);
         self.commits += 1;
-        let (number, me) = (self.commits, self.me);
-        let says_directly = |rank: &Rank| {
-            let announced = self.announced.get(&(group, *rank));
-            announced.is_some_and(|announced| announced.queue.iter().any(|entry| entry.direct))
-        };
-        let digest = digest_of(ranks);
-        // Whoever has asked lists this rank, and may list others of this list.
-        let asks_otherwise = self.announced.iter().any(|((id, _), announced)| {
-            *id == group && announced.asked.is_some_and(|(_, other)| other != digest)
-        });
-        let is_heard = asks_otherwise || ranks.iter().any(says_directly);
+        let (number, me, digest) = (self.commits, self.me, digest_of(ranks));
+        let (mut hears_lists, mut collects) = (false, Vec::new());
+        for rank in ranks {
+            let Some(announced) = self.announced.get(&(group, *rank)) else { continue };
+            let is_direct = announced.queue.iter().any(|entry| entry.direct);
+            hears_lists |= is_direct || announced.differs(digest);
+            let asked = announced.asked.filter(|asked| asked.collects);
+            let asked = asked.filter(|asked| announced.is_next(asked.previous, asked.attempt));
+            collects.extend(asked.map(|asked| (*rank, asked.attempt)));
+        }
         let own = self.own(group);
         let incarnation = own.fresh;
-        let in_a_row = own.is_next_in_a_row(ranks);
-        let may_overtake = !in_a_row && ranks.iter().any(|rank| own.unaware.contains(rank));
-        let route = if is_heard || may_overtake { None } else { route() };
-        if !in_a_row {
-            own.tell_past();
-        }
-        let exchange = route.map(|route| {
+        let goes_directly = hears_lists || own.has_unsettled(ranks);
+        let exchange = (!goes_directly).then(|| {
             let mut commits = vec![Commit { attempt: 0, incarnation: 0 }; ranks.len()];
+            let mut known = vec![false; ranks.len()];
             if let Ok(me) = ranks.binary_search(&me) {
-                commits[me] = Commit { attempt: number, incarnation };
+                (commits[me], known[me]) = (Commit { attempt: number, incarnation }, true);
             }
-            Exchange { route, digest, commits, ready: 0, sent: 0, since: clock::now() }
+            let (collected, since) = (BTreeSet::new(), clock::now());
+            let (route, ready, sent) = (route(), 0, 0);
+            Exchange { route, digest, commits, known, collected, ready, sent, since }
         });
-        let goes_directly = exchange.is_none();
         own.attempt = Some(Attempt {
             number,
             ranks: ranks.into(),
@@ -229,6 +171,7 @@ impl Board {
             incarnation,
             exchange,
             asked: None,
+            questions: 0,
             told_all: false,
             unreachable: None,
             failed: None,
@@ -237,80 +180,31 @@ impl Board {
         });
         if goes_directly {
             own.tell_all();
-        } else {
-            self.advance(group);
-        }
-    }
-
-    /// Takes the digests that have come, as far as they are next, and passes on what is due then.
-    pub(super) fn advance(&mut self, group: GroupId) {
-        let me = self.me;
-        let Board { announced, own, .. } = self;
-        let own = &mut own[group.index()];
-        let Some(Attempt { ranks, exchange: Some(exchange), number, .. }) = &mut own.attempt else {
             return;
-        };
-        let mut differs = false;
-        while let Some(next) = exchange.route.incoming.get(exchange.ready) {
-            let from = announced.entry((group, next.from)).or_default();
-            let Some(digests) = from.digests.get_mut(&next.tag) else { break };
-            let Some(found) = digests.pop_front() else { break };
-            if found.digest != exchange.digest || found.commits.len() != next.of.len() {
-                digests.push_front(found);
-                differs = true;
-                break;
-            }
-            exchange.ready += 1;
-            for (member, commit) in next.of.iter().zip(found.commits) {
-                let rank = ranks[*member];
-                if rank != me {
-                    exchange.commits[*member] = commit;
-                    let Commit { attempt, incarnation } = commit;
-                    let announce = Announce { group, attempt, incarnation, ranks: ranks.to_vec() };
-                    announced.entry((group, rank)).or_default().hear(announce, false);
-                }
-            }
         }
-        while let Some(next) = exchange.route.outgoing.get(exchange.sent) {
-            if next.after > exchange.ready {
-                break;
-            }
-            exchange.sent += 1;
-            let commits = next.of.iter().map(|member| exchange.commits[*member]).collect();
-            let (attempt, tag, digest) = (*number, next.tag, exchange.digest);
-            let message = GroupMessage::Digest(Digest { group, attempt, tag, digest, commits });
-            own.due.push_back(Outbound { attempt, to: Arc::clone(&next.to), message });
-        }
-        if differs {
-            own.tell_all();
+        self.advance(group);
+        for (peer, asked) in collects {
+            self.answer_own(peer, asked, group);
         }
     }
 
-    /// Whether this rank has a commit under way of which others may know by leaders only.
-    pub(super) fn has_to_tell(&self, group: GroupId) -> bool {
-        let attempt = self.own[group.index()].attempt.as_ref();
-        attempt.is_some_and(|attempt| !attempt.told_all)
-    }
-
-    /// Sends all members what they may know by leaders only.
-    pub(super) fn tell_all(&mut self, group: GroupId) {
-        self.own(group).tell_all();
-    }
-
-    /// The list of a commit could not be sent to all, or a digest to somebody. A list that goes by
-    /// leaders too may have come so. A digest that is not sent since this rank lacks descriptors is
-    /// awaited in vain; any other receiver ends, or asks for it.
-    pub(super) fn could_not_announce(
+    /// A message of a commit could not be sent to somebody. A list that goes by digests too may
+    /// have come so. A digest that is not sent since this rank lacks descriptors is awaited in
+    /// vain; any other receiver ends, or asks for it.
+    pub(super) fn could_not_send(
         &mut self,
         group: GroupId,
         attempt: u64,
-        is_list: bool,
+        what: Unsent,
         error: Error,
     ) {
         let lacks_descriptors = matches!(error, Error::TooManyFiles { .. });
-        let is_vital = |own: &Attempt| match is_list {
-            true => own.exchange.is_none(),
-            false => lacks_descriptors && !own.told_all,
+        let is_vital = |own: &Attempt| match &own.exchange {
+            None => what == Unsent::List,
+            Some(_) if what == Unsent::List || own.told_all => false,
+            Some(exchange) => {
+                lacks_descriptors || what == Unsent::Digest && exchange.route.is_of_each
+            }
         };
         let is_it = |own: &&mut Attempt| own.number == attempt && is_vital(own);
         if let Some(own) = self.own(group).attempt.as_mut().filter(is_it) {
@@ -331,9 +225,9 @@ impl Board {
         let Attempt { number, ranks, seen, .. } = attempt;
         own.send(number, &ranks, GroupMessage::Withdraw { group, attempt: number });
         for (rank, (attempt, incarnation)) in seen {
-            let announce = Announce { group, attempt, incarnation, ranks: ranks.to_vec() };
             let announced = self.announced.entry((group, rank)).or_default();
-            announced.queue.push_front(Entry { announce, direct: false, aborted: None });
+            let (ranks, direct, aborted) = (Arc::clone(&ranks), false, None);
+            announced.queue.push_front(Entry { attempt, incarnation, ranks, direct, aborted });
         }
     }
 
@@ -361,9 +255,9 @@ impl Board {
             if dead.is_none() {
                 announced.floor = round.saturating_add(1);
             }
-            announced.queue.retain(|Entry { announce, .. }| match dead {
-                Some(dead) => !announce.lists(dead),
-                None => announce.incarnation > round,
+            announced.queue.retain(|entry| match dead {
+                Some(dead) => !entry.ranks.contains(&dead),
+                None => entry.incarnation > round,
             });
         }
         Some(round)
@@ -371,39 +265,47 @@ impl Board {
 
     /// A list of `peer` has come from itself.
     pub(super) fn announced(&mut self, peer: Rank, announce: Announce) {
-        let group = announce.group;
+        let Announce { group, attempt, incarnation, ranks } = announce;
+        let announced = self.announced.entry((group, peer)).or_default();
+        announced.hear(ranks.into(), Commit { attempt, incarnation }, true);
         // One that was sent again may belong to a commit that has ended here too.
-        let ended = self.announced.get(&(group, peer)).map_or(0, |announced| announced.ended);
-        self.own(group).hear_directly(peer, &announce.ranks, announce.attempt <= ended);
-        self.announced.entry((group, peer)).or_default().hear(announce, true);
+        let is_over = attempt <= announced.ended;
+        self.own(group).hear_directly(peer, attempt, is_over);
     }
 
     /// A digest has come from `peer`. Whether what it has been sent has to be sent again.
     pub(super) fn digested(&mut self, peer: Rank, digest: Digest) -> bool {
-        let (group, number) = (digest.group, digest.attempt);
-        if digest.tag == QUESTION {
-            return self.asked(peer, &digest);
-        }
-        let announced = self.announced.entry((group, peer)).or_default();
-        if digest.tag < COMMIT_TAGS && number > announced.ended {
-            announced.digests.entry(digest.tag).or_default().push_back(digest);
-            self.advance(group);
+        match digest.tag {
+            QUESTION | COLLECT => return self.asked(peer, &digest),
+            ANSWER => self.answered(peer, digest),
+            tag if tag < COMMIT_TAGS => {
+                let group = digest.group;
+                let announced = self.announced.entry((group, peer)).or_default();
+                announced.keep(digest);
+                let own = &mut self.own[group.index()];
+                let attempt = own.attempt.as_ref().filter(|attempt| attempt.lists(peer));
+                let exchange = attempt.and_then(|attempt| attempt.exchange.as_ref());
+                if exchange.is_some_and(|exchange| announced.differs(exchange.digest)) {
+                    own.tell_all();
+                }
+                self.advance(group);
+            }
+            _ => {}
         }
         false
     }
 
     /// `peer` no longer waits for its commit to be answered.
     pub(super) fn withdrawn(&mut self, peer: Rank, group: GroupId, attempt: u64) {
-        if let Some(announced) = self.announced.get_mut(&(group, peer)) {
-            announced.end(attempt);
-        }
-        let own = self.own.get_mut(group.index()).and_then(|own| own.attempt.as_mut());
-        if let Some(own) = own
+        let Some(own) = self.own.get_mut(group.index()) else { return };
+        let announced = self.announced.entry((group, peer)).or_default();
+        announced.end(attempt);
+        if let Some(own) = &mut own.attempt
             && own.seen.get(&peer).is_some_and(|(number, _)| *number == attempt)
         {
             own.seen.remove(&peer);
-        } else if let Some(announced) = self.announced.get_mut(&(group, peer)) {
-            announced.queue.retain(|entry| entry.announce.attempt != attempt);
+        } else {
+            announced.queue.retain(|entry| entry.attempt != attempt);
         }
     }
 
@@ -418,10 +320,8 @@ impl Board {
         abort: &Abort,
     ) {
         let Some(own) = self.own.get_mut(group.index()) else { return };
-        let mut announced = self.announced.get_mut(&(group, peer));
-        if let Some(announced) = &mut announced {
-            announced.end(attempt);
-        }
+        let announced = self.announced.entry((group, peer)).or_default();
+        announced.end(attempt);
         // A commit that is still to come belongs to this round, so it must not begin above it.
         let mut to_come = false;
         if let Some(own) = &mut own.attempt
@@ -429,13 +329,10 @@ impl Board {
         {
             own.failed = Some(abort.clone());
             own.failed_round = own.failed_round.max(round);
-        } else if let Some(announced) = announced {
-            let mut entries = announced.queue.iter_mut();
-            if let Some(entry) = entries.find(|entry| entry.announce.attempt == attempt) {
-                entry.aborted = Some(abort.clone());
-                entry.announce.incarnation = entry.announce.incarnation.max(round);
-                to_come = true;
-            }
+        } else if let Some(entry) = announced.queue.iter_mut().find(|it| it.attempt == attempt) {
+            entry.aborted = Some(abort.clone());
+            entry.incarnation = entry.incarnation.max(round);
+            to_come = true;
         }
         if !to_come {
             own.fresh = own.fresh.max(round.saturating_add(1));
@@ -454,8 +351,25 @@ impl Board {
         is_remote: impl Fn(Rank) -> bool,
         last_commit: impl Fn(Rank) -> Option<(Commit, u64)>,
     ) -> Standing {
-        let me = self.me;
-        let Board { announced, own, .. } = self;
+        let mut known = Vec::new();
+        let standing = self.look(group, &is_dead, &is_remote, &last_commit, &mut known);
+        if known.is_empty() {
+            return standing;
+        }
+        self.take_over(group, known);
+        self.look(group, is_dead, is_remote, last_commit, &mut Vec::new())
+    }
+
+    /// Also gives the commits that are known from those only that have left.
+    fn look(
+        &mut self,
+        group: GroupId,
+        is_dead: impl Fn(Rank) -> bool,
+        is_remote: impl Fn(Rank) -> bool,
+        last_commit: impl Fn(Rank) -> Option<(Commit, u64)>,
+        known: &mut Vec<(Rank, Commit)>,
+    ) -> Standing {
+        let Board { me, announced, own, .. } = self;
         let Some(attempt) = &mut own[group.index()].attempt else {
             return Standing::Waiting(Vec::new());
         };
@@ -466,45 +380,47 @@ impl Board {
             return Standing::Unreachable(error.clone());
         }
         let (mut missing, mut bad) = (Vec::new(), None);
-        for rank in attempt.ranks.iter().copied().filter(|rank| *rank != me) {
+        let ranks = Arc::clone(&attempt.ranks);
+        for rank in ranks.iter().copied().filter(|rank| rank != me) {
             if attempt.seen.contains_key(&rank) {
                 continue;
             }
             let announced = announced.entry((group, rank)).or_default();
-            announced.hear_last(group, || last_commit(rank), &attempt.ranks);
+            announced.hear_last(|| last_commit(rank), &attempt.ranks);
             let queue = &mut announced.queue;
             // Lists of failed commits, and lists with dead ranks.
             while queue.front().is_some_and(|entry| attempt.is_past(entry, &is_dead)) {
                 queue.pop_front();
             }
-            let Some(Entry { announce: theirs, aborted, .. }) = queue.front() else {
+            let Some(theirs) = queue.front() else {
                 missing.push(rank);
                 continue;
             };
-            let lacks = || !attempt.ranks.iter().all(|rank| theirs.lists(*rank));
+            let has_same = attempt.has_same(&theirs.ranks);
+            let lacks = || !attempt.ranks.iter().all(|rank| theirs.ranks.contains(rank));
             if is_remote(rank)
-                && aborted.is_none()
-                && lacks()
+                && theirs.aborted.is_none()
+                && (!has_same && lacks())
                 && clock::since(*attempt.lacks_since.get_or_insert_with(clock::now)) < DEATH_LIMIT
             {
                 missing.push(rank);
                 continue;
             }
             attempt.failed_round = attempt.failed_round.max(theirs.incarnation);
-            match aborted {
+            match &theirs.aborted {
                 Some(abort) => {
                     bad = bad.or(Some(Standing::Aborted(abort.clone())));
                     queue.pop_front();
                 }
                 // The list stays: should this commit fail because of a death, it belongs to the
                 // next one.
-                None if *theirs.ranks != *attempt.ranks => {
+                None if !has_same => {
                     let (ours, theirs) = (list(&attempt.ranks), list(&theirs.ranks));
                     let difference = format!("{me} commits {ours}, {rank} commits {theirs}");
                     bad = bad.or(Some(Standing::Differs(difference)));
                 }
                 None => {
-                    attempt.seen.insert(rank, (theirs.attempt, theirs.incarnation));
+                    known.extend(attempt.see(rank, theirs));
                     queue.pop_front();
                 }
             }
@@ -524,10 +440,18 @@ impl Board {
         })
     }
 
-    /// Whether a list that lacks members is kept back, since a death may be the reason, or one that
-    /// has not come is waited for, although its rank has left.
-    pub(super) fn lacks_members(&mut self, group: GroupId) -> bool {
-        self.own(group).attempt.as_ref().is_some_and(|own| own.lacks_since.is_some())
+    /// Whether a rank that has left has begun another commit than those that have come: then it has
+    /// ended them, and what others tell of these may still come.
+    pub(super) fn has_gone_on(&self, group: GroupId, rank: Rank, last_commit: u64) -> bool {
+        let last = self.announced.get(&(group, rank)).map_or(0, |announced| announced.last);
+        last_commit > last
+    }
+
+    /// How long a list that lacks members is still kept back, since a death may be the reason, or
+    /// one that has not come is waited for, although its rank has left.
+    pub(super) fn lack_ends_in(&mut self, group: GroupId) -> Option<Duration> {
+        let since = self.own(group).attempt.as_ref()?.lacks_since?;
+        DEATH_LIMIT.checked_sub(clock::since(since)).filter(|left| !left.is_zero())
     }
 
     /// The commit under way has succeeded; its number.
@@ -561,11 +485,14 @@ impl Board {
     pub(super) fn hint(&self, group: GroupId, missing: &[Rank]) -> String {
         let own = self.own[group.index()].attempt.as_ref();
         let ranks = own.map_or(&[][..], |own| &own.ranks);
-        let foreign = self.announced.iter().find_map(|((id, rank), announced)| {
-            let first = announced.queue.front()?;
-            let other = *id == group && *rank != self.me && !ranks.contains(rank);
-            let commits = list(&first.announce.ranks);
-            other.then(|| format!("; {rank} commits {commits} under the same id"))
+        let mut others = self.announced.iter().filter(|((id, rank), announced)| {
+            let has_begun = || !announced.queue.is_empty() || announced.has_begun();
+            *id == group && *rank != self.me && !ranks.contains(rank) && has_begun()
+        });
+        let foreign = others.next().map(|((_, rank), announced)| {
+            let first = announced.queue.front();
+            let commits = first.map_or_else(|| "other ranks".to_owned(), |it| list(&it.ranks));
+            format!("; {rank} commits {commits} under the same id")
         });
         let elsewhere = || {
             let mut others = self.announced.iter().filter(|((id, rank), announced)| {

@@ -1,7 +1,7 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
-use super::board::Outbound;
-use super::{Abort, CallState, Committed, DEATH_LIMIT, Standing, first_step, list};
+use super::board::{Outbound, Unsent};
+use super::{Abort, CallState, Committed, Standing, first_step, list};
 use crate::callback::may_wait;
 use crate::control::leaders::Leaders;
 use crate::control::leaders::route::FEW;
@@ -12,16 +12,19 @@ use crate::sync::Ordering;
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{WatchSteps, liveness};
 use crate::wait::{Call, waiting_group};
-use crate::wire::message::GroupMessage;
+use std::cell::Cell;
 use std::sync::Arc;
 
 /// What a commit that waits for long has to heed.
 enum News {
     Settled(Result<u32>),
-    /// A member has left, and others may know of this rank's list by leaders only.
+    /// A member has left by whom this rank would have known of others.
     HasLeft,
-    /// See [`Board::lacks_members`](super::board::Board::lacks_members).
-    LacksMembers,
+    /// Something is due that nobody sends.
+    Due,
+    /// See [`Board::lack_ends_in`](super::board::Board::lack_ends_in). Nothing wakes this rank when
+    /// a lack has lasted for long enough.
+    Lacks,
 }
 
 impl Inner {
@@ -47,16 +50,22 @@ impl Inner {
             let next = self.control.groups.board.lock().next_due(group, goes_on);
             let Some(Outbound { attempt, to, message }) = next else { return };
             goes_on = true;
-            let (is_list, counts) = match &message {
-                GroupMessage::Announce(_) => (true, true),
-                GroupMessage::Digest(_) => (false, true),
-                _ => (false, false),
-            };
+            let what = Unsent::of(&message);
             let outcome = self.send_commit(attempt, group, to, message, deadline);
-            if let (true, Err(error)) = (counts, outcome) {
+            if let (Some(what), Err(error)) = (what, outcome) {
                 let mut board = self.control.groups.board.lock();
-                board.could_not_announce(group, attempt, is_list, error);
+                board.could_not_send(group, attempt, what, error);
             }
+        }
+    }
+
+    /// This rank leaves: tells members what they may not know of its commits.
+    pub(crate) fn tell_last_commits(&self) {
+        for id in 0..self.control.groups.max() {
+            let group = GroupId(id as u8);
+            self.control.groups.board.lock().leave(group);
+            self.note_last_commit(group);
+            self.send_due(group, Deadline::Now);
         }
     }
 
@@ -66,9 +75,9 @@ impl Inner {
         self.send_due(group, deadline);
     }
 
-    /// Sends the members of a commit its list, if they may know of it by leaders only.
-    fn tell_all_of_commit(&self, group: GroupId, deadline: Deadline) {
-        self.control.groups.board.lock().tell_all(group);
+    /// Asks the members of a commit of whom one would have told that has left.
+    fn collect_commits(&self, group: GroupId, deadline: Deadline) {
+        self.control.groups.board.lock().collect_of_left(group, |rank| self.has_left(rank));
         self.send_due(group, deadline);
     }
 
@@ -120,7 +129,10 @@ impl Inner {
         self.ranks.area.set_members(group.index(), &ranks);
         // Committing again replaces what was committed, once the others have agreed to it.
         let former = state.former();
-        let incarnation = match self.await_settled(group, &ranks, former, deadline) {
+        let settled = self.await_settled(group, &ranks, former, deadline);
+        // What others await may have become due in the last look.
+        self.send_due(group, deadline);
+        let incarnation = match settled {
             Some(Ok(incarnation)) => incarnation,
             Some(Err(error)) => {
                 let what = ("group_commit", waiting_group(Call::Commit, group));
@@ -169,38 +181,46 @@ impl Inner {
         // While these live, the readers wake this rank when they finish a step.
         let _watches: Vec<WatchSteps<'_>> =
             readers.iter().map(|rank| self.ranks.area.watch_steps(*rank, group.index())).collect();
-        let mut news = || {
-            let groups = &self.control.groups;
-            if let Some(settled) = settled() {
-                return Some(News::Settled(settled));
-            }
-            if let Some(error) = self.turned_away(group) {
-                return Some(News::Settled(Err(error)));
-            }
-            // What a member that has left would have passed on does not come.
-            let has_left = |rank: &Rank| self.ranks.liveness(*rank) == liveness::LEFT;
-            if groups.board.lock().has_to_tell(group) && ranks.iter().any(has_left) {
-                return Some(News::HasLeft);
-            }
-            groups.board.lock().lacks_members(group).then_some(News::LacksMembers)
-        };
+        let waits_for_lack = Cell::new(false);
+        let mut news =
+            || settled().map(News::Settled).or_else(|| self.news(group, waits_for_lack.get()));
         let wait = self.waiter.long_wait(deadline);
         loop {
-            let next_question = self.ask_again(group, deadline);
-            match self.until(wait.part(next_question), waiting, &mut news) {
+            let mut until = self.ask_again(group, deadline);
+            let lack = self.control.groups.board.lock().lack_ends_in(group);
+            until = lack.map_or(until, |left| until.at_most(left));
+            waits_for_lack.set(lack.is_some());
+            match self.until(wait.part(until), waiting, &mut news) {
                 Some(News::Settled(settled)) => return Some(settled),
-                Some(News::HasLeft) => self.tell_all_of_commit(group, deadline),
+                Some(News::HasLeft) => self.collect_commits(group, deadline),
+                Some(News::Due) => self.send_due(group, deadline),
+                Some(News::Lacks) => {}
                 None if deadline.passed() => return None,
                 None => wait.tell(Call::Commit.name(), || self.awaited_by_commit(group)),
-                // Nothing wakes this rank when a list has lacked members, or not come, for long
-                // enough.
-                Some(News::LacksMembers) => {
-                    return self
-                        .until(deadline.at_most(DEATH_LIMIT), waiting, settled)
-                        .or_else(|| self.until(deadline, waiting, settled));
-                }
             }
         }
+    }
+
+    /// What a commit has to heed that has not ended; `waits_for_lack` where it looks again once a
+    /// lack has lasted for long enough.
+    fn news(&self, group: GroupId, waits_for_lack: bool) -> Option<News> {
+        if let Some(error) = self.turned_away(group) {
+            return Some(News::Settled(Err(error)));
+        }
+        let mut board = self.control.groups.board.lock();
+        // What a member that has left would have passed on does not come.
+        if board.has_to_collect(group, |rank| self.has_left(rank)) {
+            return Some(News::HasLeft);
+        }
+        if board.has_due(group) {
+            return Some(News::Due);
+        }
+        let lacks = !waits_for_lack && board.lack_ends_in(group).is_some();
+        lacks.then_some(News::Lacks)
+    }
+
+    fn has_left(&self, rank: Rank) -> bool {
+        self.ranks.liveness(rank) == liveness::LEFT
     }
 
     /// Asks once more if it is time to. Until when that need not be done again.
@@ -266,9 +286,8 @@ impl Inner {
         };
         let is_remote = |rank| !self.ranks.is_local(rank);
         let last_commit = |rank: Rank| {
-            let has_left = self.ranks.liveness(rank) == liveness::LEFT;
             let last = || self.last_step_of(rank, group).map(|last| (last.commit, last.digest));
-            has_left.then(last).flatten()
+            self.has_left(rank).then(last).flatten()
         };
         self.control.groups.board.lock().standing(group, is_dead, is_remote, last_commit)
     }
@@ -307,9 +326,14 @@ impl Inner {
                     ranks.len() > FEW || ranks.iter().any(|rank| !self.ranks.is_local(*rank));
                 let mut ended = ended;
                 ended.retain(|(rank, _)| missing.contains(rank));
+                let has_gone_on = |rank: Rank| {
+                    let last = self.last_step_of(rank, group);
+                    let attempt = last.map_or(0, |last| last.commit.attempt);
+                    self.control.groups.board.lock().has_gone_on(group, rank, attempt)
+                };
                 let may_come = |(rank, error): &(Rank, Error)| {
                     let has_left = matches!(error, Error::RankLeft { .. });
-                    has_left && has_leaders && self.ranks.is_local(*rank)
+                    has_left && (has_leaders && self.ranks.is_local(*rank) || has_gone_on(*rank))
                 };
                 // Any other end is final.
                 ended.sort_by_key(may_come);

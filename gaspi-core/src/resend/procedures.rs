@@ -1,7 +1,7 @@
 //! Messages to the members of groups: sent now, and again where a connection breaks.
 
 use super::{COMMITS_MAX, Kept};
-use crate::control::leaders::route::QUESTION;
+use crate::control::leaders::route::COMMIT_TAGS;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::runtime::Inner;
@@ -116,8 +116,10 @@ impl Inner {
         message: GroupMessage,
         deadline: Deadline,
     ) -> Result<()> {
+        // Questions are asked again, and answered again.
+        let is_kept = !matches!(&message, GroupMessage::Digest(it) if it.tag >= COMMIT_TAGS);
         let kept = Arc::new(Kept { to, message: Message::Group(message) });
-        {
+        if is_kept {
             let mut messages = self.control.resend_buffer.messages(group);
             if messages.commits.len() == COMMITS_MAX {
                 messages.commits.pop_front();
@@ -137,19 +139,14 @@ impl Inner {
         outcome
     }
 
-    /// `peer` waits for this rank in a commit of a group: sends again what it has been sent, but
-    /// for questions, which it would answer the same way.
+    /// `peer` waits for this rank in a commit of a group: sends again what it has been sent.
     pub(crate) fn resend_commits(&self, group: GroupId, peer: Rank) {
-        let is_question = |message: &Message| {
-            let Message::Group(GroupMessage::Digest(digest)) = message else { return false };
-            digest.tag == QUESTION
-        };
         let kept: Vec<Arc<Kept>> = {
             let messages = self.control.resend_buffer.messages(group);
             let commits = messages.commits.iter().map(|(_, kept)| kept);
             commits.filter(|kept| kept.to.contains(&peer)).cloned().collect()
         };
-        for kept in kept.iter().filter(|kept| !is_question(&kept.message)) {
+        for kept in kept {
             let _ = self.send_message(peer, &kept.message, Deadline::Now);
         }
     }

@@ -27,7 +27,7 @@ pub(crate) const ACK_LEN: usize = 13;
 /// The largest payload: transfer_size_max.
 pub(crate) const PAYLOAD_MAX: u64 = 1 << 30;
 /// The first word of a connection within a node; changes with the format.
-const MAGIC: u32 = 0x4741_000e;
+const MAGIC: u32 = 0x4741_000f;
 
 /// A message between two libraries.
 #[derive(Debug, Clone, PartialEq, Eq)]

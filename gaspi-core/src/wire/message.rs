@@ -69,13 +69,6 @@ pub(crate) struct Announce {
     pub(crate) ranks: Vec<Rank>,
 }
 
-impl Announce {
-    /// Whether `rank` is in the list, which ascends.
-    pub(crate) fn lists(&self, rank: Rank) -> bool {
-        self.ranks.contains(&rank)
-    }
-}
-
 /// Commits that one digest tells of at most: those of all ranks of the largest job.
 pub(crate) const COMMITS_MAX: u32 = 65535;
 
@@ -85,6 +78,9 @@ pub(crate) struct Digest {
     pub(crate) group: GroupId,
     /// Counts the commits of the sender.
     pub(crate) attempt: u64,
+    /// The sender's last commit before this one, under this id, whose list has the receiver; in an
+    /// answer the receiver's commit for which it has asked.
+    pub(crate) previous: u64,
     /// Which message of the commit this is.
     pub(crate) tag: u8,
     /// Of the list.

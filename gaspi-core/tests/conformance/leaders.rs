@@ -142,6 +142,62 @@ fn a_commit_that_one_is_late_for_costs_each_some_messages() {
     }
 }
 
+/// Each list has members of the one before, and others; there is no step between them.
+fn commits_of_other_lists_under_an_id_cost_as_much_as_the_first() {
+    for (nodes, each) in [(24, 1), (8, 3)] {
+        let size = (nodes * each) as u16;
+        let commit = |rt: &Runtime| {
+            meet(rt);
+            let before = messages(rt);
+            for list in [0..size, 0..size * 2 / 3, size / 3..size, 0..2, 0..size] {
+                if !list.contains(&rt.rank().0) {
+                    continue;
+                }
+                let group = rt.group_create().expect("group");
+                list.for_each(|rank| rt.group_add(group, Rank(rank)).expect("add"));
+                rt.group_commit(group, LIMIT).expect("commit");
+                rt.group_delete(group).expect("delete");
+            }
+            messages(rt) - before
+        };
+        let sent: u64 = least_of(40, nodes, size.into(), commit).iter().sum();
+        let rounds = nodes.next_power_of_two().trailing_zeros();
+        let most = u64::from(5 * nodes * rounds);
+        assert!(sent > 0 && sent <= most, "{nodes} nodes of {each}: {sent}, not {most}");
+    }
+}
+
+/// It has begun, and passes on nothing: those ask that it would have told.
+fn a_member_that_has_tried_and_left_costs_some_questions() {
+    let (nodes, size) = (48, 48);
+    for left in [0, 8] {
+        let (tried, over) = (ranks::Barrier::new(48), ranks::Barrier::new(47));
+        let job = |id: &str, rank| job_of(nodes, id, rank, size);
+        let sent: Vec<u64> = run_jobs(size, &Config::default(), job, |rt| {
+            let group = rt.group_create().expect("group");
+            all(&rt).for_each(|rank| rt.group_add(group, rank).expect("add"));
+            meet(&rt);
+            let before = messages(&rt);
+            if rt.rank() == Rank(left) {
+                fails!(rt.group_commit(group, Timeout::Test), Error::Timeout { .. });
+                rt.term(LIMIT).expect("term");
+                tried.wait();
+                return 0;
+            }
+            tried.wait();
+            rt.group_commit(group, LIMIT).expect("all have come");
+            over.wait();
+            let sent = messages(&rt) - before;
+            rt.term(LIMIT).expect("term");
+            sent
+        });
+        let (sent, rounds): (u64, u64) = (sent.iter().sum(), 6);
+        // Each receiver asks all others, and is answered.
+        let most = (2 * rounds + 12) * u64::from(size);
+        assert!(sent > 0 && sent <= most, "{left} has left: {sent} messages, not {most}");
+    }
+}
+
 /// Uses of an id in a row without a step between them, each with the same or other members.
 fn commits_in_a_row_do_not_overtake_each_other() {
     for (nodes, size) in [(2, 4), (3, 6), (5, 5), (4, 9)] {
@@ -498,6 +554,8 @@ tests! {
         a_segment_that_is_made_costs_a_step,
         a_commit_goes_by_the_first_members_of_nodes,
         a_commit_that_one_is_late_for_costs_each_some_messages,
+        commits_of_other_lists_under_an_id_cost_as_much_as_the_first,
+        a_member_that_has_tried_and_left_costs_some_questions,
         commits_in_a_row_do_not_overtake_each_other,
         differing_lists_are_told_to_all_nodes,
         all_commit_a_group_of_ranks_that_leave_at_once,

@@ -1,9 +1,10 @@
 //! The messages of a commit by leaders: those of the schedule, and within a node those from its
 //! members to their leader, which come first, and back, which come last. The first of each
-//! [`TEAM`] members of a node speaks for these with the leader.
+//! [`TEAM`] members of a node speaks for these with the leader. Where leaders save nothing, each
+//! member tells each.
 
 use super::schedule::TAGS;
-use super::{Leaders, Messages};
+use super::{Leaders, Messages, PATIENCE, Places};
 use crate::ids::Rank;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,12 +12,18 @@ use std::time::Duration;
 /// The tags of messages within a node.
 const GATHER: u8 = TAGS as u8;
 const SPREAD: u8 = GATHER + 1;
+/// The tag of messages of each to each.
+const EACH: u8 = SPREAD + 1;
 
 /// Tags of a commit's messages are below this number.
-pub(crate) const COMMIT_TAGS: u8 = SPREAD + 1;
+pub(crate) const COMMIT_TAGS: u8 = EACH + 1;
 
 /// The tag of a digest that asks whether its receiver commits something else.
 pub(crate) const QUESTION: u8 = COMMIT_TAGS;
+/// The same, to be answered once the receiver has begun.
+pub(crate) const COLLECT: u8 = QUESTION + 1;
+/// The tag of the answer to either: the receiver's commit, or those of all where it has ended.
+pub(crate) const ANSWER: u8 = COLLECT + 1;
 
 /// Members of a node that have one connection each, with the first of them.
 const TEAM: usize = 16;
@@ -43,13 +50,41 @@ pub(crate) struct RouteOut {
     pub(crate) of: Box<[usize]>,
 }
 
-/// The messages of one member, which come and go in this order.
+/// The messages of one member, which go in this order. One of those that come may be taken before
+/// others that are in front of it.
 #[derive(Debug)]
 pub(crate) struct Route {
     pub(crate) incoming: Box<[RouteIn]>,
     pub(crate) outgoing: Box<[RouteOut]>,
+    /// Whether each member tells each.
+    pub(crate) is_of_each: bool,
     /// How long a member waits before it asks those whose messages it awaits.
     pub(crate) patience: Duration,
+}
+
+impl Route {
+    /// Those of a member by whom leaders are not needed.
+    pub(crate) fn of_each(ranks: &[Rank], me: usize) -> Route {
+        let others = || ranks.iter().copied().enumerate().filter(|(member, _)| *member != me);
+        let told = others().map(|(member, from)| RouteIn { from, tag: EACH, of: [member].into() });
+        let to = others().map(|(_, rank)| rank).collect();
+        let tells = RouteOut { after: 0, to, tag: EACH, of: [me].into() };
+        let patience = PATIENCE * ranks.len() as u32;
+        let (incoming, outgoing) = (told.collect(), [tells].into());
+        Route { incoming, outgoing, is_of_each: true, patience }
+    }
+}
+
+impl Places<'_> {
+    /// The messages of a commit of the member `me`: by leaders, if they are fewer than those of
+    /// each to each.
+    pub(super) fn route(self, me: usize) -> Route {
+        let ranks = Arc::clone(self.ranks);
+        let saves = if self.order.nodes() == 1 { ranks.len() > FEW } else { self.leaders_save() };
+        // Commits publish no lines.
+        let by_leaders = saves.then(|| self.leaders(me, 0).route(me)).flatten();
+        by_leaders.unwrap_or_else(|| Route::of_each(&ranks, me))
+    }
 }
 
 impl Leaders {
@@ -71,7 +106,7 @@ impl Leaders {
             }
         };
         let (incoming, outgoing) = (incoming.into(), outgoing.into());
-        Some(Route { incoming, outgoing, patience: self.patience() })
+        Some(Route { incoming, outgoing, is_of_each: false, patience: self.patience() })
     }
 
     /// Those of a leader, of whose node these are the other teams.

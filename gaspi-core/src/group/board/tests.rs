@@ -5,8 +5,10 @@ use super::*;
 use crate::control::leaders::Leaders;
 use crate::group::FIRST_INCARNATION;
 use crate::policy::rank_tree::Order;
+use std::collections::VecDeque;
 
 mod questions;
+mod recommits;
 
 const GROUP: GroupId = GroupId(1);
 
@@ -29,6 +31,11 @@ enum End {
     Failed(String),
 }
 
+/// Whether it asks or answers.
+fn is_question(message: &GroupMessage) -> bool {
+    matches!(message, GroupMessage::Digest(digest) if digest.tag >= COMMIT_TAGS)
+}
+
 struct Job {
     boards: Vec<Board>,
     /// The node of each rank, and whether leaders tell along a tree.
@@ -39,6 +46,10 @@ struct Job {
     kept: BTreeMap<(usize, usize), Vec<(u64, GroupMessage)>>,
     /// Messages to ranks of other nodes, by sender.
     sent: Vec<usize>,
+    /// Messages of whatever kind, and the most commits that one told of.
+    posted: usize,
+    longest: usize,
+    has_left: Vec<bool>,
 }
 
 impl Job {
@@ -46,20 +57,20 @@ impl Job {
         let boards = (0..nodes.len()).map(|me| Board::new(Rank(me as u16), 2)).collect();
         let sent = vec![0; nodes.len()];
         let (under_way, kept) = (BTreeMap::new(), BTreeMap::new());
-        Job { boards, nodes, is_tree, under_way, kept, sent }
+        let has_left = vec![false; nodes.len()];
+        let (posted, longest) = (0, 0);
+        Job { boards, nodes, is_tree, under_way, kept, sent, posted, longest, has_left }
     }
 
-    fn route(&self, list: &[Rank], me: usize) -> Option<Route> {
+    fn route(&self, list: &[Rank], me: usize) -> Route {
         let order = Order::new(list.iter().map(|rank| u64::from(self.nodes[rank.index()])));
-        let me = list.iter().position(|rank| rank.index() == me)?;
+        let me = list.iter().position(|rank| rank.index() == me).expect("a member");
         let saves = match order.nodes() {
             1 => list.len() > 4,
             count => count > 3 || count < list.len(),
         };
-        if !saves {
-            return None;
-        }
-        Leaders::new(&list.into(), order, me, (self.is_tree, 0)).route(me)
+        let leaders = || Leaders::new(&list.into(), order, me, (self.is_tree, 0)).route(me);
+        saves.then(leaders).flatten().unwrap_or_else(|| Route::of_each(list, me))
     }
 
     /// Has a rank send what is due.
@@ -68,11 +79,14 @@ impl Job {
         while let Some(next) = self.boards[me].next_due(GROUP, goes_on) {
             let Outbound { attempt, to, message } = next;
             goes_on = true;
-            let is_question = match &message {
-                GroupMessage::Digest(digest) => digest.tag == QUESTION,
-                _ => false,
-            };
+            let is_question = is_question(&message);
             for to in to.iter().map(|rank| rank.index()).filter(|to| *to != me) {
+                self.posted += 1;
+                self.longest = self.longest.max(match &message {
+                    GroupMessage::Digest(digest) => digest.commits.len(),
+                    GroupMessage::Announce(announce) => announce.ranks.len(),
+                    _ => 0,
+                });
                 self.sent[me] += usize::from(self.nodes[to] != self.nodes[me]);
                 if !is_question {
                     self.kept.entry((me, to)).or_default().push((attempt, message.clone()));
@@ -88,6 +102,12 @@ impl Job {
         self.post(me);
     }
 
+    /// Whether what a rank has asked is under way.
+    fn is_asking(&self, me: usize) -> bool {
+        let mut messages = (0..self.boards.len()).filter_map(|to| self.under_way.get(&(me, to)));
+        messages.any(|messages| messages.iter().any(is_question))
+    }
+
     /// A rank has waited for long, since it began or since it asked last.
     fn ask(&mut self, me: usize) {
         if let Some(attempt) = &mut self.boards[me].own(GROUP).attempt {
@@ -97,10 +117,40 @@ impl Job {
         self.post(me);
     }
 
-    /// A rank sees that a member has left.
+    /// A rank sends its list to all.
     fn tell_all(&mut self, me: usize) {
-        self.boards[me].tell_all(GROUP);
+        self.boards[me].own(GROUP).tell_all();
         self.post(me);
+    }
+
+    /// A rank asks all for their commits.
+    fn collect(&mut self, me: usize) {
+        self.boards[me].collect_all(GROUP);
+        self.post(me);
+    }
+
+    /// A rank leaves, and handles no message any more.
+    fn leave(&mut self, me: usize) {
+        self.boards[me].leave(GROUP);
+        self.post(me);
+        self.has_left[me] = true;
+    }
+
+    /// Whether a rank knows that another one has left: in memory at once, from another node behind
+    /// all that this has sent.
+    fn knows_left(&self, me: usize, rank: usize) -> bool {
+        let has_read = || self.under_way.get(&(rank, me)).is_none_or(VecDeque::is_empty);
+        self.has_left[rank] && (self.nodes[rank] == self.nodes[me] || has_read())
+    }
+
+    /// A rank that waits for long sees who has left.
+    fn look_for_left(&mut self, me: usize) {
+        let left: Vec<bool> = (0..self.boards.len()).map(|it| self.knows_left(me, it)).collect();
+        let has_left = |rank: Rank| left[rank.index()];
+        if self.boards[me].has_to_collect(GROUP, has_left) {
+            self.boards[me].collect_of_left(GROUP, has_left);
+            self.post(me);
+        }
     }
 
     /// Delivers the next message of one of the pairs, if there is any.
@@ -112,6 +162,9 @@ impl Job {
         let at = random.below(self.under_way.len());
         let Some((pair, messages)) = self.under_way.iter_mut().nth(at) else { return false };
         let ((from, to), message) = (*pair, messages.pop_front());
+        if self.has_left[to] {
+            return true;
+        }
         let (peer, board) = (Rank(from as u16), &mut self.boards[to]);
         match message.expect("it is not empty") {
             GroupMessage::Announce(announce) => board.announced(peer, announce),
@@ -135,10 +188,23 @@ impl Job {
 
     /// The end of a rank's commit, if it has come to one.
     fn end(&mut self, me: usize) -> Option<End> {
-        let end = match self.boards[me].standing(GROUP, |_| false, |_| false, |_| None) {
-            Standing::Waiting(_) => return None,
+        let left: Vec<Option<(Commit, u64)>> = (0..self.boards.len())
+            .map(|rank| self.knows_left(me, rank).then(|| self.boards[rank].last_commit(GROUP)))
+            .collect();
+        let last_commit = |rank: Rank| left[rank.index()];
+        let end = match self.boards[me].standing(GROUP, |_| false, |_| false, last_commit) {
+            Standing::Waiting(missing) => {
+                let has_read =
+                    |rank| self.under_way.get(&(rank, me)).is_none_or(VecDeque::is_empty);
+                let gives_up = |rank: &Rank| self.has_left[rank.index()] && has_read(rank.index());
+                let given_up = missing.into_iter().find(gives_up);
+                assert_eq!(given_up, None, "{me} gives up one that has left and told it nothing");
+                self.post(me);
+                return None;
+            }
             Standing::Agreed(incarnation) => {
                 let number = self.boards[me].agreed(GROUP, incarnation).expect("one is under way");
+                self.post(me);
                 for ((from, _), kept) in &mut self.kept {
                     kept.retain(|(attempt, _)| *from != me || *attempt >= number);
                 }
@@ -167,8 +233,10 @@ struct Script {
     at: Vec<usize>,
     has_begun: Vec<bool>,
     ends: Vec<Vec<Option<u32>>>,
-    /// Whether ranks sometimes send their lists to all, as they do where one has left.
+    /// Whether ranks sometimes send their lists to all, and collect the commits of all.
     tells_all: bool,
+    /// Ranks that leave behind their last commit, or once they have begun it.
+    leaves: Vec<bool>,
 }
 
 impl Script {
@@ -176,7 +244,8 @@ impl Script {
         let n = job.nodes.len();
         let ends = vec![vec![None; lists.len()]; n];
         let (at, has_begun, tells_all) = (vec![0; n], vec![false; n], false);
-        let mut script = Script { job, lists, at, has_begun, ends, tells_all };
+        let leaves = vec![false; n];
+        let mut script = Script { job, lists, at, has_begun, ends, tells_all, leaves };
         (0..n).for_each(|me| script.skip(me));
         script
     }
@@ -192,7 +261,16 @@ impl Script {
     fn act(&mut self, random: &mut Random, patience: usize) {
         let me = random.below(self.at.len());
         let at = self.at[me];
+        if self.job.has_left[me] {
+            return;
+        }
+        let is_last = !self.lists.iter().skip(at + 1).any(|it| it.contains(&Rank(me as u16)));
+        let may_leave = at == self.lists.len() || is_last && self.has_begun[me];
+        if self.leaves[me] && may_leave && random.below(4) == 0 {
+            return self.job.leave(me);
+        }
         let Some(list) = self.lists.get(at).cloned() else { return };
+        self.job.look_for_left(me);
         if !self.has_begun[me] {
             // Some have met in between: all members have seen the end of the one before.
             let before = (0..at).rev().find(|at| self.ends[me][*at].is_some());
@@ -205,10 +283,13 @@ impl Script {
             }
             self.job.begin(me, &list);
             self.has_begun[me] = true;
-        } else if random.below(patience) == 0 {
+        } else if random.below(patience) == 0 && !self.job.is_asking(me) {
             self.job.ask(me);
         } else if self.tells_all && random.below(patience.saturating_mul(50)) == 0 {
-            self.job.tell_all(me);
+            match random.below(2) {
+                0 => self.job.tell_all(me),
+                _ => self.job.collect(me),
+            }
         }
         if let Some(end) = self.job.end(me) {
             let End::Agreed(incarnation) = end else { panic!("rank {me}, commit {at}: {end:?}") };
@@ -219,7 +300,8 @@ impl Script {
     }
 
     fn is_over(&self) -> bool {
-        self.at.iter().all(|at| *at == self.lists.len())
+        let mut ranks = self.at.iter().zip(&self.job.has_left);
+        ranks.all(|(at, has_left)| *has_left || *at == self.lists.len())
     }
 
     fn run(&mut self, random: &mut Random, patience: usize, what: &str) {
@@ -235,7 +317,10 @@ impl Script {
         }
         assert!(self.is_over(), "{what}: hangs at {:?} of {:?}", self.at, self.lists);
         for (at, list) in self.lists.iter().enumerate() {
-            let ends: Vec<_> = list.iter().map(|rank| self.ends[rank.index()][at]).collect();
+            let ends = list.iter().map(|rank| (self.job.has_left[rank.index()], rank.index()));
+            let ends = ends.map(|(has_left, rank)| (has_left, self.ends[rank][at]));
+            let ends = ends.filter(|(has_left, end)| !has_left || end.is_some());
+            let ends: Vec<_> = ends.map(|(_, end)| end).collect();
             assert!(ends.iter().all(|end| *end == ends[0]), "{what}, commit {at}: {ends:?}");
         }
         for ends in &self.ends {
@@ -252,25 +337,30 @@ fn all_agree_on_each_of_many_commits_of_one_id() {
         let n = 2 + random.below(7);
         let nodes: Vec<u32> = (0..n).map(|_| random.below(4) as u32).collect();
         let job = Job::new(nodes.clone(), random.below(2) == 0);
-        let mut lists: Vec<Arc<[Rank]>> = Vec::new();
-        for _ in 0..12 {
-            match lists.last() {
-                // Often the same again.
-                Some(last) if random.below(3) > 0 => lists.push(Arc::clone(last)),
-                _ => {
-                    let least = random.below(3);
-                    let is_in: Vec<bool> = (0..n).map(|_| random.below(3) >= least).collect();
-                    let list = ranks((0..n).filter(|rank| is_in[*rank]));
-                    lists.push(if list.is_empty() { ranks(0..n) } else { list });
-                }
-            }
-        }
+        let lists = some_lists(&mut random, n);
         let patience = [3, 30, 3000][random.below(3)];
         let what = format!("seed {seed}, nodes {nodes:?}, patience {patience}");
         let mut script = Script::new(job, lists);
         script.tells_all = seed % 4 == 0;
         script.run(&mut random, patience, &what);
     }
+}
+
+/// Lists of some of these ranks, often the same one again.
+fn some_lists(random: &mut Random, n: usize) -> Vec<Arc<[Rank]>> {
+    let mut lists: Vec<Arc<[Rank]>> = Vec::new();
+    for _ in 0..12 {
+        match lists.last() {
+            Some(last) if random.below(3) > 0 => lists.push(Arc::clone(last)),
+            _ => {
+                let least = random.below(3);
+                let is_in: Vec<bool> = (0..n).map(|_| random.below(3) >= least).collect();
+                let list = ranks((0..n).filter(|rank| is_in[*rank]));
+                lists.push(if list.is_empty() { ranks(0..n) } else { list });
+            }
+        }
+    }
+    lists
 }
 
 #[test]

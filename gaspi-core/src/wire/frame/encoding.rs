@@ -86,7 +86,7 @@ structs! {
         vouches
     }
     Announce { group, attempt, incarnation, ranks }
-    Digest { group, attempt, tag, digest, commits }
+    Digest { group, attempt, previous, tag, digest, commits }
     Commit { attempt, incarnation }
     Put { last, stream, remote, size as Size, notification, value }
     Stream { queue, generation }

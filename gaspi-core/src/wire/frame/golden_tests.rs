@@ -72,7 +72,8 @@ fn groups() -> Vec<Frame> {
         of_group(GroupMessage::Announce(Announce { group, attempt, incarnation, ranks }))
     };
     let digest = |commits| {
-        of_group(GroupMessage::Digest(Digest { group, attempt, tag: 3, digest: 0x99, commits }))
+        let (previous, tag, digest) = (0x1617, 3, 0x99);
+        of_group(GroupMessage::Digest(Digest { group, attempt, previous, tag, digest, commits }))
     };
     vec![
         announce(0x1213, vec![Rank(1), Rank(0x203)]),

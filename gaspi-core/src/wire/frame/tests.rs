@@ -130,11 +130,12 @@ fn groups() -> impl Strategy<Value = Frame> {
                 of_group(GroupMessage::Abort { group, attempt, round, dead, reason })
             }
         ),
-        (any::<u8>(), any::<u64>(), any::<u8>(), any::<u64>(), any::<Vec<(u64, u32)>>()).prop_map(
-            |(group, attempt, tag, digest, commits)| {
+        (any::<u8>(), any::<[u64; 3]>(), any::<u8>(), any::<Vec<(u64, u32)>>()).prop_map(
+            |(group, [attempt, previous, digest], tag, commits)| {
                 let commit = |(attempt, incarnation)| Commit { attempt, incarnation };
                 let (group, commits) = (GroupId(group), commits.into_iter().map(commit).collect());
-                of_group(GroupMessage::Digest(Digest { group, attempt, tag, digest, commits }))
+                let digest = Digest { group, attempt, previous, tag, digest, commits };
+                of_group(GroupMessage::Digest(digest))
             }
         ),
         arrival().prop_map(|arrival| of_group(GroupMessage::Arrive(arrival))),
