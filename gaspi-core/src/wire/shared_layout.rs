@@ -13,6 +13,7 @@
 //! liveness         n * 4
 //! deaths           4                      0, or a count of news of them
 //! departures       4                      a count
+//! watchers         n * 8                  by the number of the node that is watched
 //! passive slots    p * p * 64             by receiver, then sender
 //! passive outbox   p * 64 * 65536         by sender
 //! staging          p * g * 2 * 16384
@@ -21,11 +22,12 @@
 //! arenas           p * 4102 MiB or more   behind the rest for p = n
 //! ```
 //!
-//! What comes first lies there by rank: fast paths look at it, and tools, which do not know who is
-//! of the node. It takes 12 KiB of addresses for each rank of the job, with 32 groups. The rest,
-//! 13 MiB for a rank, lies there by [`Place`]: by the number of a rank among those of its node. The
-//! file may be larger than a layout: where it is made it is not always known how many ranks of the
-//! node there will be. It may also end before the arenas, which are then files of their own.
+//! What comes first lies there by rank of the job, or by node: fast paths look at it, and tools,
+//! which do not know who is of the node. It takes 12 KiB of addresses for each rank of the job,
+//! with 32 groups. The rest, 13 MiB for a rank, lies there by [`Place`]: by the number of a rank
+//! among those of its node. The file may be larger than a layout: where it is made it is not always
+//! known how many ranks of the node there will be. It may also end before the arenas, which are
+//! then files of their own.
 
 use crate::ids::Rank;
 use crate::os::memory::{HUGE_PAGE, PAGE};
@@ -41,6 +43,8 @@ pub(crate) const PASSIVE_SLOT_BYTES: usize = 64;
 /// Bytes of the word that tells where a rank is in its life, and of those that count deaths and
 /// departures.
 pub(crate) const LIVENESS_BYTES: usize = 4;
+/// Ranks of a node that watch another node, each on behalf of all of its own: one may be stopped.
+pub(crate) const WATCHERS: usize = 2;
 /// Bytes of staging for one step of a collective.
 pub const STAGE_BYTES: usize = 16384;
 /// Bytes of a member's line that there is room for: 255 elements of the standard's all-reduces.
@@ -198,6 +202,12 @@ impl SharedLayout {
         self.deaths() + LIVENESS_BYTES as u64
     }
 
+    /// One word for each of the [`WATCHERS`] of a node, by its number among those of the job.
+    #[inline]
+    pub(crate) fn watchers(self, node: usize) -> u64 {
+        self.departures() + LIVENESS_BYTES as u64 + (node * WATCHERS * LIVENESS_BYTES) as u64
+    }
+
     #[inline]
     fn member(self, rank: Rank, group: usize) -> u64 {
         u64::from(rank.0) * self.groups + group as u64
@@ -220,7 +230,7 @@ impl SharedLayout {
 
     #[inline]
     fn passive_slots(self) -> u64 {
-        (self.departures() + LIVENESS_BYTES as u64).next_multiple_of(PASSIVE_SLOT_BYTES as u64)
+        self.watchers(self.ranks as usize).next_multiple_of(PASSIVE_SLOT_BYTES as u64)
     }
 
     #[inline]
@@ -256,6 +266,7 @@ mod tests {
             layout.liveness(),
             layout.deaths(),
             layout.departures(),
+            layout.watchers(69),
             layout.passive_slot(place, other),
             layout.outbox(place, 63),
             layout.stage(place, 1, 1),
@@ -265,7 +276,7 @@ mod tests {
         let arrival_slots = 70 * 4096;
         let marks = arrival_slots + 70 * 3 * 2 * 64;
         let liveness = marks + 70 * 3 * 128;
-        let passive_slots = liveness + 320;
+        let passive_slots = liveness + 896;
         let outboxes: u64 = 393_216;
         let stages = outboxes + 5 * 64 * 65536;
         let lines: u64 = stages + 5 * 3 * 2 * 16384;
@@ -277,6 +288,7 @@ mod tests {
             liveness,
             liveness + 280,
             liveness + 284,
+            liveness + 288 + 69 * 8,
             passive_slots + 22 * 64,
             outboxes + (4 * 64 + 63) * 65536,
             stages + 27 * 16384,

@@ -10,8 +10,8 @@
 //! - `wait`: all ranks join, say so and block in a barrier that never completes.
 //! - `left`: all but VICTIM and the rank OPERATION leave the job, and live on until FILE is gone.
 //!   Then VICTIM is killed, and OPERATION prints when it knew.
-//! - `hear`: no rank connects to another one, or calls anything; VICTIM dies, and the others print
-//!   when they knew.
+//! - `hear`: no rank connects to another one, but with OPERATION `connect` each to all, or calls
+//!   anything; VICTIM dies, and the others print when they knew.
 //! - `meet`: each rank joins, and prints what it waits for whenever that changes.
 //! - `join`: OPERATION is the time in milliseconds that joining may take.
 //!
@@ -75,7 +75,7 @@ fn play(scenario: &str, operation: &str, victims: &[Rank], file: Option<&Path>) 
         "init" => init(victim),
         "wait" => wait(),
         "left" => left(operation, victim, file),
-        "hear" => hear(victim),
+        "hear" => hear(operation, victim),
         "meet" => meet(),
         "join" => join(operation.parse().map_or(GUARD, Timeout::Millis)).map(drop),
         _ => Err(format!("there is no scenario {scenario:?}")),
@@ -501,10 +501,13 @@ fn left(survivor: &str, victim: Rank, file: Option<&Path>) -> Result<()> {
 }
 
 /// One dies of ranks that are not connected with each other.
-fn hear(victim: Rank) -> Result<()> {
+fn hear(first: &str, victim: Rank) -> Result<()> {
     let config = Config { topology: Topology::Dynamic, ..Config::default() };
     let rt = join_with(config, Timeout::Block)?;
     let me = rt.rank();
+    for peer in (0..rt.size()).map(|peer| Rank(peer as u16)).filter(|_| first == "connect") {
+        rt.connect(peer, GUARD).during("connect")?;
+    }
     println!("ready {}", me.0);
     while !is_corrupt(&rt, victim)? {
         std::thread::yield_now();

@@ -17,7 +17,7 @@ use crate::{ONLY_IPV6, PLAIN, TRAPPED, expect, root_trial, trial};
 /// Rounds of the jobs that are left alone.
 const ROUNDS: &str = "60";
 /// Ten times the 3 s for which a silent host is waited for here.
-const SILENCE_KNOWN_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const SILENCE_KNOWN_WITHIN: Duration = Duration::from_secs(30);
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -70,7 +70,7 @@ impl<'a> Start<'a> {
         Start { hosts, places, naming: NAME, program, arguments, variables: Vec::new() }
     }
 
-    fn env(mut self, name: &'static str, value: impl Into<String>) -> Start<'a> {
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Start<'a> {
         self.variables.push((name, value.into()));
         self
     }
@@ -112,7 +112,7 @@ impl<'a> Start<'a> {
 
 /// The ranks of a job.
 pub(crate) struct ByHand {
-    ranks: Vec<Running>,
+    pub(crate) ranks: Vec<Running>,
     _machine_file: TempPath,
 }
 
@@ -166,7 +166,17 @@ fn another_key() -> Result<()> {
 
 /// Ranks that are not connected with each other, when all have joined; this one will die.
 fn unconnected(hosts: &Hosts, places: &[usize], of: usize, patience: &str) -> Result<ByHand> {
-    let arguments = ["hear", "idle", &of.to_string()];
+    hearing(hosts, places, ["idle", &of.to_string()], patience)
+}
+
+/// Ranks that hear of a death, when all have joined and done what is said here first.
+pub(crate) fn hearing(
+    hosts: &Hosts,
+    places: &[usize],
+    [first, of]: [&str; 2],
+    patience: &str,
+) -> Result<ByHand> {
+    let arguments = ["hear", first, of];
     let job = Start::new(hosts, places, victim(), &arguments).env("GASPI_DEAD_AFTER", patience);
     let job = job.start()?;
     for rank in &job.ranks {
@@ -177,7 +187,12 @@ fn unconnected(hosts: &Hosts, places: &[usize], of: usize, patience: &str) -> Re
 
 impl ByHand {
     /// Demands that all survive but `gone` and knew of it in time.
-    fn expect_survivors(self, killed: &Killed, gone: &[usize], limit: Duration) -> Result<()> {
+    pub(crate) fn expect_survivors(
+        self,
+        killed: &Killed,
+        gone: &[usize],
+        limit: Duration,
+    ) -> Result<()> {
         let all = self.ranks.into_iter().enumerate();
         for (rank, running) in all.filter(|(rank, _)| !gone.contains(rank)) {
             killed.expect_survivor(&running.wait()?, rank, limit)?;

@@ -11,6 +11,7 @@ mod links;
 mod meeting;
 mod shapes;
 mod tarantella;
+mod watches;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -56,6 +57,7 @@ fn trials() -> Vec<Trial> {
     trials.extend(shapes::trials());
     trials.extend(tarantella::trials());
     trials.extend(links::trials());
+    trials.extend(watches::trials());
     let is_for_full = |name: &str| ONLY_IN_FULL.iter().any(|part| name.contains(part));
     trials.retain(|trial| is_full() || !is_for_full(trial.name()));
     trials

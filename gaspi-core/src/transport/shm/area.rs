@@ -488,6 +488,7 @@ impl SharedArea {
 mod arenas;
 mod buffers;
 mod marks;
+mod watchers;
 pub(crate) use marks::WatchSteps;
 #[cfg(test)]
 mod tests;

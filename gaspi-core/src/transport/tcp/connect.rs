@@ -18,6 +18,7 @@ mod attempt;
 mod conversation;
 mod dials;
 mod ends;
+mod hosts;
 mod keepalive;
 mod news;
 mod own_interfaces;
@@ -29,11 +30,12 @@ use crate::os::event::Event;
 use crate::os::tcp;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
-use crate::transport::tcp::dialing::{ConnectPurpose, Watch};
+use crate::transport::tcp::dialing::ConnectPurpose;
 use crate::transport::tcp::poll_sets::{ATTEMPTS, KEEPALIVES, UNAUTHENTICATED_FROM};
 use crate::wire::handshake::{Client, Peer, Purpose, Secret, Server, State};
 use attempt::{Answer, Attempt, Outcome, advance, is_lack, nonce, other, say_welcome, talk};
 use dials::{Again, Dial, Dials, Later};
+use hosts::{Hosts, patience_with};
 use keepalive::{Keepalive, Watched, has_ended, have_asked, tune};
 use news::Ends;
 use own_interfaces::OwnInterfaces;
@@ -82,6 +84,7 @@ pub(crate) struct Connector {
     unsettled: BTreeSet<u64>,
     /// How many of these watch what.
     watched: HashMap<Watched, u32>,
+    hosts: Hosts,
     /// Where ranks tell each other of ends.
     ends: Option<Ends>,
     /// This rank has said on keepalive connections that it leaves.
@@ -103,6 +106,7 @@ impl Connector {
             keepalives: HashMap::new(),
             unsettled: BTreeSet::new(),
             watched: HashMap::new(),
+            hosts: Hosts::default(),
             ends: tcp.table.remote.then(|| tcp.no_ends()),
             leaves: false,
             next: 0,
@@ -135,6 +139,7 @@ impl Connector {
     /// Begins what is wanted, and gives up what takes too long.
     pub(crate) fn turn(&mut self, tcp: Tcp<'_>) {
         self.tell_ends(tcp);
+        self.follow_watchers(tcp);
         for (rank, purpose) in tcp.table.dialing.take_wanted() {
             self.begin(tcp, rank, purpose);
         }
@@ -167,6 +172,9 @@ impl Connector {
             self.serve_unauthenticated(tcp, token);
             self.turn_away(tcp, token, "it took too long");
         }
+        // Nothing may wake this thread to tell of ends that were found just now.
+        self.tell_ends(tcp);
+        self.follow_watchers(tcp);
     }
 
     /// Gives up the attempts of a dial that have taken too long, and begins the next one.
@@ -199,7 +207,11 @@ impl Connector {
         let wanted = purpose.on_wire();
         let watches = (wanted == Purpose::Keepalive).then(|| tcp.watched_by(rank));
         let again = match watches {
-            Some(watched) => self.dials.will_watch(watched) || self.has_keepalive(tcp, rank),
+            Some(watched) => {
+                self.dials.will_watch(watched)
+                    || self.has_keepalive(tcp, rank)
+                    || !self.is_to_watch(tcp, rank)
+            }
             None if wanted == Purpose::Data => false,
             None => self.dials.of_rank(rank).any(|(_, dial)| dial.purpose.on_wire() == wanted),
         };
@@ -232,6 +244,7 @@ impl Connector {
             since,
             refused: !left.is_empty(),
             absent: !left.is_empty(),
+            answered: left.is_empty(),
             ended: false,
             lacking,
             left: left.into_iter(),
@@ -266,6 +279,7 @@ impl Connector {
                     if let Some(dial) = self.dials.get_mut(id) {
                         dial.refused &= refused;
                         dial.absent &= refused;
+                        dial.answered |= refused;
                         dial.lacking |= is_lack(&error);
                         let remedy = match error.raw_os_error() {
                             Some(libc::EMFILE) => " on this side; raise the limit with ulimit -n",
@@ -291,7 +305,7 @@ impl Connector {
         let to = Peer { rank: dial.rank.0.into(), purpose: dial.purpose.on_wire() };
         let client = Client::new(&self.secret, tcp.up.ranks().me.0.into(), to, nonce()?);
         tcp.table.sets.poll.add_writable(fd.as_fd(), ATTEMPTS + number).map_err(other)?;
-        let until = Instant::now() + tcp.table.identity.dead_after;
+        let until = Instant::now() + patience_with(&dial.purpose, tcp, dial.rank);
         let welcome = dial.purpose.on_wire() == Purpose::Data;
         let (connected, proved) = (false, false);
         let attempt = Attempt { endpoint, fd, client, connected, proved, welcome, until };
@@ -326,7 +340,7 @@ impl Connector {
             Outcome::Done => self.succeeded(tcp, id, number),
             Outcome::Failed { reason, answer } => self.failed(tcp, id, number, reason, answer),
             Outcome::Ended { reason } => {
-                dial.ended = true;
+                (dial.ended, dial.answered) = (true, true);
                 self.failed(tcp, id, number, reason, Answer::Other);
             }
         }
@@ -338,6 +352,7 @@ impl Connector {
         let Some(dial) = self.dials.get_mut(id) else { return };
         dial.refused &= answer == Answer::Refused;
         dial.absent &= answer != Answer::None;
+        dial.answered |= answer != Answer::None;
         dial.failures.push(format!("{}: {reason}", attempt.endpoint));
         dial.next_at = Instant::now();
         self.try_next(tcp, id, Instant::now());
@@ -346,6 +361,7 @@ impl Connector {
     /// All addresses have been tried in vain.
     fn give_up(&mut self, tcp: Tcp<'_>, id: u64) {
         let Some(dial) = self.dials.remove(id) else { return };
+        let silent = self.is_silent(tcp, &dial);
         let Dial { rank, purpose, since, ended, lacking, .. } = dial;
         let reason = dial.failures.join("; ");
         let probed = matches!(purpose, ConnectPurpose::Probe);
@@ -403,14 +419,10 @@ impl Connector {
                 self.fell_silent(tcp, rank);
             }
             // Its kernel answers.
-            ConnectPurpose::KeepaliveAgain if !lacking => self.open_another_keepalive(tcp, rank),
+            ConnectPurpose::KeepaliveAgain if !lacking => self.watch_by_another(tcp, rank),
             ConnectPurpose::KeepaliveAgain => self.watch_later(rank, GRACE),
-            ConnectPurpose::Keepalive => {
-                if tcp.up.ranks().shares_machine(rank) {
-                    tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
-                }
-                self.cannot_watch(tcp, rank, &reason);
-            }
+            ConnectPurpose::Keepalive if self.is_asked_again(tcp, rank, (since, silent)) => {}
+            ConnectPurpose::Keepalive => self.cannot_watch(tcp, rank, &reason),
             _ => {}
         }
     }

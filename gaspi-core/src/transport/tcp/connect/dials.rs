@@ -29,6 +29,8 @@ pub(super) struct Dial {
     pub(super) refused: bool,
     /// All that failed were refused, or somebody who is not the peer has answered.
     pub(super) absent: bool,
+    /// The peer's host has answered an attempt in any way.
+    pub(super) answered: bool,
     /// One was accepted, and closed before anything was proved.
     pub(super) ended: bool,
     /// This side lacks what it takes, which says nothing of the peer.
@@ -212,6 +214,7 @@ mod tests {
             failures: Vec::new(),
             refused: false,
             absent: false,
+            answered: false,
             ended: false,
             lacking: false,
         }

@@ -18,6 +18,7 @@ use crate::policy::rank_tree::RankTree;
 use crate::ranks::End;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
+use crate::transport::tcp::dialing::Watch;
 use crate::wire::keepalive::KeepaliveMessage;
 use crate::wire::message::{GroupMessage, LastStep, Message};
 use std::sync::Arc;
@@ -94,6 +95,9 @@ impl Connector {
 
     /// No keepalive connection with `rank` can be made, which has not ended.
     pub(super) fn cannot_watch(&mut self, tcp: Tcp<'_>, rank: Rank, reason: &str) {
+        if tcp.up.ranks().shares_machine(rank) {
+            tcp.table.watch_settled(tcp.up, rank, Watch::Unavailable);
+        }
         let Some(ends) = &mut self.ends else { return };
         if !ends.has_parent(rank) {
             if ends.has_refused(rank) {

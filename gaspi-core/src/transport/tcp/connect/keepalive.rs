@@ -2,13 +2,14 @@
 //!
 //! The kernel asks the other one each second whether it is there, but not while something that was
 //! said is not acknowledged: that it says again, ever more rarely. Then the progress thread judges
-//! (`look_for_silence`). One connection serves both ranks, and each rank has one with each node of
-//! other machines. A rank of the same machine needs none while there is a connection with it, whose
-//! end tells as much; it is watched before that one is let go. A rank that leaves says so on all of
-//! them. Else only ends are told ([`ends`](super::ends)).
+//! (`look_for_silence`). One connection serves both ranks. Two ranks of a node have one with each
+//! node of other machines that ranks of theirs are connected with ([`hosts`](super::hosts)), and
+//! neighbours of the tree of news have them. A rank of the same machine needs none while there is a
+//! connection with it, whose end tells as much; it is watched before that one is let go. A rank
+//! that leaves says so on all of them. Else only ends are told ([`ends`](super::ends)).
 
 use super::conversation::Conversation;
-use super::{AGAIN, Again, ConnectPurpose, Connector, GRACE};
+use super::{AGAIN, Again, ConnectPurpose, Connector};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
 use crate::os::tcp;
@@ -32,7 +33,9 @@ pub(super) struct Keepalive {
 
 impl Keepalive {
     pub(super) fn new(fd: OwnedFd, rank: Rank) -> Keepalive {
-        Keepalive { fd, conversation: Conversation::new(rank), unacknowledged: false }
+        // The last bytes of the handshake may be on their way, as long as which the kernel does not
+        // ask.
+        Keepalive { fd, conversation: Conversation::new(rank), unacknowledged: true }
     }
 
     /// The other side leaves, as [`Conversation::hear_out`] tells.
@@ -127,19 +130,6 @@ impl Connector {
         self.watched.contains_key(&tcp.watched_by(rank))
     }
 
-    /// Has the host of `rank` watched, with which a connection is made: at once, or after the rank
-    /// has had time to see to that itself.
-    pub(super) fn watch_host(&mut self, tcp: Tcp<'_>, rank: Rank, at_once: bool) {
-        if tcp.up.ranks().shares_machine(rank) || self.has_keepalive(tcp, rank) {
-            return;
-        }
-        if at_once {
-            self.begin(tcp, rank, ConnectPurpose::Keepalive);
-        } else {
-            self.watch_later(rank, GRACE);
-        }
-    }
-
     /// Makes a keepalive connection with `rank` after some time unless there is one then.
     pub(super) fn watch_later(&mut self, rank: Rank, patience: Duration) {
         let (now, purpose) = (Instant::now(), ConnectPurpose::Keepalive);
@@ -156,6 +146,7 @@ impl Connector {
             return;
         }
         *self.watched.entry(tcp.watched_by(rank)).or_default() += 1;
+        self.is_watching(tcp, rank);
         let mut keepalive = Keepalive::new(fd, rank);
         if let Some(ends) = &self.ends {
             keepalive.conversation.say(ends.told());
@@ -222,7 +213,7 @@ impl Connector {
             if elsewhere || tcp.up.ranks().liveness(rank) == liveness::JOINED {
                 self.begin(tcp, rank, purpose);
             }
-            self.open_another_keepalive(tcp, rank);
+            self.watch_by_another(tcp, rank);
         }
     }
 
@@ -330,23 +321,6 @@ impl Connector {
         let Some(ends) = &self.ends else { return false };
         // Who has connected would take it for dead.
         self.has_unauthenticated() || ends.has_to_stay(self.conversations())
-    }
-
-    /// Watches another rank of the same node, if there is one that is connected.
-    pub(super) fn open_another_keepalive(&mut self, tcp: Tcp<'_>, than: Rank) {
-        let ranks = tcp.up.ranks();
-        if ranks.shares_machine(than) || self.has_keepalive(tcp, than) {
-            return;
-        }
-        let other = ranks.all().find(|rank| {
-            *rank != than
-                && tcp.watched_by(*rank) == tcp.watched_by(than)
-                && ranks.liveness(*rank) == liveness::JOINED
-                && tcp.table.connections.is_established(*rank)
-        });
-        if let Some(other) = other {
-            self.begin(tcp, other, ConnectPurpose::Keepalive);
-        }
     }
 }
 

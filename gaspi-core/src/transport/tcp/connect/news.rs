@@ -220,11 +220,25 @@ impl Ends {
         search.order.iter().find(may_live).copied()
     }
 
+    /// Where the ranks are.
+    pub(super) fn tree(&self) -> &RankTree {
+        &self.tree
+    }
+
+    /// Whether this rank is to have a connection of its own with `rank`.
+    pub(super) fn is_neighbour(&self, rank: Rank) -> bool {
+        self.has_parent(rank) || self.tree.children(|rank| self.may_be_told(rank)).contains(&rank)
+    }
+
+    /// Whether `rank` lives, as far as is known, and does not refuse connections.
+    fn may_be_told(&self, rank: Rank) -> bool {
+        !self.is_told.contains(&rank) && !self.refusing.contains_key(&rank)
+    }
+
     fn choose_parent(&mut self) {
-        let lives =
-            |rank: Rank| !self.is_told.contains(&rank) && !self.refusing.contains_key(&rank);
-        self.parent = self.tree.parent(lives);
-        self.children = self.tree.children(lives);
+        let parent = self.tree.parent(|rank| self.may_be_told(rank));
+        let children = self.tree.children(|rank| self.may_be_told(rank));
+        (self.parent, self.children) = (parent, children);
         self.unreachable = false;
     }
 

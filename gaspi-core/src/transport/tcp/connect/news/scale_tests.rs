@@ -106,6 +106,31 @@ fn end_host(size: usize, per_host: u16, host: u16, is_silent: bool) -> Counted {
     counted
 }
 
+/// A host vanishes when nobody has a connection with it as yet, or just when the only rank ends
+/// that has one: whoever should have one notices, though it never gets an answer.
+#[test]
+fn hosts_that_vanish_while_nobody_watches_them() {
+    // The last host has no others below it in the tree.
+    for (size, per_host, host, watcher) in [(100, 10, 9, 80), (8, 1, 7, 6), (3, 1, 1, 0)] {
+        let ranks = host * per_host..(host + 1) * per_host;
+        let mut job = Job::start(size, per_host.into());
+        job.cut(host.into());
+        let counted = job.play();
+        check(&job, &all(ranks.clone(), End::Died));
+        let until = GRACE + DEAD_AFTER;
+        assert!(counted.until < until + hops(20), "{counted:?} among {size}");
+
+        let mut job = Job::start(size, per_host.into());
+        job.play();
+        job.kill(Rank(watcher));
+        job.cut(host.into());
+        let counted = job.play();
+        check(&job, &all([watcher].into_iter().chain(ranks), End::Died));
+        let until = REPLACED + NEWS_LIMIT + DEAD_AFTER + AGAIN;
+        assert!(counted.until < until + hops(40), "{counted:?} among {size}");
+    }
+}
+
 /// What all are told then, beside what depends on where the host is.
 fn of_host(per_host: usize, [most, made, refused]: [usize; 3], until: Duration) -> Counted {
     let messages = messages(99 * per_host, per_host, made, 0);

@@ -182,18 +182,9 @@ impl Job {
         if !self.end_dial(by, to, purpose) {
             return;
         }
-        let ends = &mut self.ranks[by.index()].ends;
-        let is_parent = ends.has_parent(to);
         match purpose {
             Purpose::Probe => self.note_death(by, to),
-            Purpose::Keepalive if is_parent => {
-                ends.set_unreachable();
-                self.later(by, to, purpose, (GRACE, self.now + GRACE));
-            }
-            Purpose::Keepalive if ends.has_refused(to) => {
-                self.later(by, to, purpose, (GRACE, self.now + GRACE));
-            }
-            Purpose::Keepalive => {}
+            Purpose::Keepalive => self.fell_silent(by, to),
         }
         self.turn(by);
     }
