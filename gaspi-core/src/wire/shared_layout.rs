@@ -196,7 +196,7 @@ impl SharedLayout {
         self.liveness() + self.ranks * LIVENESS_BYTES as u64
     }
 
-    /// How many ranks of the node have left.
+    /// How many ranks of the node have left, or have given up watching another node.
     #[inline]
     pub(crate) fn departures(self) -> u64 {
         self.deaths() + LIVENESS_BYTES as u64
