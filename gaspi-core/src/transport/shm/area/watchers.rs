@@ -71,3 +71,52 @@ impl SharedArea {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SharedLayout, memory};
+    use super::*;
+
+    const RANKS: u16 = 4;
+
+    fn areas() -> [SharedArea; RANKS as usize] {
+        let layout = SharedLayout::new(u32::from(RANKS), 1);
+        let fd = memory::create(c"gaspi-node", layout.bytes(), false).unwrap();
+        let locals: Box<[Rank]> = (0..RANKS).map(Rank).collect();
+        std::array::from_fn(|own| {
+            let own = Rank(own as u16);
+            SharedArea::map(&fd, RANKS.into(), 1, own, locals.clone()).unwrap()
+        })
+    }
+
+    #[test]
+    fn two_ranks_watch_a_node_and_others_take_the_place_of_one_that_has_ended() {
+        let [a, b, c, d] = areas();
+        [&a, &b, &c, &d].into_iter().for_each(SharedArea::join);
+        assert!(!c.is_watched_by_others(1));
+        assert!(a.claim_watch(1) && !c.is_watched_by_others(1));
+        assert!(a.claim_watch(1) && b.claim_watch(1) && !c.claim_watch(1));
+        assert!(c.is_watched_by_others(1) && !a.is_watched_by_others(1));
+        // Each node has words of its own, the last one too.
+        assert!(d.claim_watch(3) && !d.is_watcher(2) && !d.is_watcher(1));
+
+        c.mark_dead(Rank(0));
+        assert!(!c.is_watched_by_others(1) && c.claim_watch(1) && !d.claim_watch(1));
+        b.leave();
+        assert!(!d.is_watched_by_others(1) && d.claim_watch(1));
+        assert!(c.is_watcher(1) && d.is_watcher(1) && !a.is_watcher(1));
+    }
+
+    #[test]
+    fn whoever_gives_up_a_watch_tells_those_who_rely_on_it() {
+        let [a, b, c, _] = areas();
+        assert!(a.claim_watch(0) && b.claim_watch(0));
+        let known = c.ends();
+        a.hand_over_watch(0);
+        assert!(c.ends() != known && c.claim_watch(0) && !a.claim_watch(0));
+        // Who does not watch has nothing to give up.
+        let known = c.ends();
+        a.hand_over_watch(0);
+        assert!(c.ends() == known && c.is_watcher(0));
+    }
+}

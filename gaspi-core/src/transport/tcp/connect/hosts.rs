@@ -239,3 +239,47 @@ pub(super) fn patience_with(purpose: &ConnectPurpose, tcp: Tcp<'_>, rank: Rank) 
         _ => tcp.table.identity.dead_after,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DEAD_AFTER: Duration = Duration::from_secs(3);
+
+    #[test]
+    fn a_host_that_does_not_answer_is_asked_each_second_as_long_as_it_is_waited_for() {
+        let (mut hosts, begin) = (Hosts::default(), Instant::now());
+        let at = |ms| begin + Duration::from_millis(ms);
+        let mut again = |asked_ms, failed_ms| {
+            hosts.ask(5, at(asked_ms));
+            hosts.again(5, DEAD_AFTER, at(failed_ms))
+        };
+        // An attempt that fails at once is not repeated at once.
+        assert_eq!(again(0, 1000), Some(at(1000)));
+        assert_eq!(again(1000, 1010), Some(at(2000)));
+        assert_eq!(again(2000, 2010), Some(at(3000)));
+        assert_eq!(again(3000, 3010), None);
+    }
+
+    #[test]
+    fn a_rank_that_was_stopped_itself_asks_as_often() {
+        let (mut hosts, begin) = (Hosts::default(), Instant::now());
+        let at = |s| begin + Duration::from_secs(s);
+        for (asked_s, failed_s) in [(0, 60), (60, 61)] {
+            hosts.ask(5, at(asked_s));
+            assert_eq!(hosts.again(5, DEAD_AFTER, at(failed_s)), Some(at(failed_s)));
+        }
+        hosts.ask(5, at(61));
+        assert_eq!(hosts.again(5, DEAD_AFTER, at(62)), None);
+    }
+
+    #[test]
+    fn time_in_which_nothing_could_be_tried_does_not_count() {
+        let (mut hosts, begin) = (Hosts::default(), Instant::now());
+        hosts.asked.insert(5, Asked::none(begin));
+        let later = begin + Duration::from_secs(60);
+        hosts.ask(5, later);
+        assert_eq!(hosts.again(5, DEAD_AFTER, later + ASK), Some(later + ASK));
+        assert_eq!(hosts.asked[&5].since, later);
+    }
+}
