@@ -74,12 +74,12 @@ impl Order {
         self.starts.len() - 1
     }
 
-    /// The ranks of a node.
+    /// The ranks of a node, ascending.
     pub(crate) fn of_node(&self, node: usize) -> &[Rank] {
         &self.ranks[self.starts[node] as usize..self.starts[node + 1] as usize]
     }
 
-    /// The node of a rank.
+    /// The node of a rank: nodes are in the order of their first ranks.
     pub(crate) fn node_of(&self, rank: Rank) -> usize {
         self.places[rank.index()].0.into()
     }
@@ -119,19 +119,9 @@ impl RankTree {
         self.order.places[rank.index()] < self.order.places[other.index()]
     }
 
-    /// The number of the node of `rank`: nodes are in the order of their first ranks.
-    pub(crate) fn node_of(&self, rank: Rank) -> usize {
-        self.order.places[rank.index()].0.into()
-    }
-
-    /// The ranks of a node, ascending.
-    pub(crate) fn ranks_of(&self, node: usize) -> &[Rank] {
-        &self.order.nodes[node]
-    }
-
     /// Whether both are of the same node.
     pub(crate) fn are_beside(&self, rank: Rank, other: Rank) -> bool {
-        self.node_of(rank) == self.node_of(other)
+        self.order.node_of(rank) == self.order.node_of(other)
     }
 
     /// With whom this rank keeps a connection; none for the first one that lives.

@@ -72,7 +72,7 @@ impl Connector {
     /// The number of the node of `rank`, if that is on another machine.
     fn node_elsewhere(&self, tcp: Tcp<'_>, rank: Rank) -> Option<usize> {
         let ends = self.ends.as_ref()?;
-        (!tcp.up.ranks().shares_machine(rank)).then(|| ends.tree().node_of(rank))
+        (!tcp.up.ranks().shares_machine(rank)).then(|| ends.tree().order().node_of(rank))
     }
 
     /// Has the host of `rank` watched, with which a connection is made: at once, or after the rank
@@ -216,7 +216,8 @@ impl Connector {
         }
         let stays =
             |rank: &Rank| ranks.liveness(*rank) == liveness::JOINED && !ranks.is_leaving(*rank);
-        let all = ends.tree().ranks_of(node).iter().copied().filter(|rank| Some(*rank) != than);
+        let all =
+            ends.tree().order().of_node(node).iter().copied().filter(|rank| Some(*rank) != than);
         let mut staying = all.filter(stays);
         let connected = staying.clone().find(|rank| tcp.table.connections.is_established(*rank));
         let relied_on = ranks.area.is_watcher(node);
