@@ -41,8 +41,8 @@ impl Limits {
         {
             let (taken, all) = (kib(self.addresses_taken), kib(self.addresses_taken + need));
             let reason = format!(
-                "it needs {} KiB of addresses for {size} ranks, {locals} of them on its \
-                 host, beside {taken} KiB of its program; the limit is {} KiB: raise it with \
+                "it needs {} KiB of addresses for {size} ranks, {locals} of them in its shared \
+                 memory, beside {taken} KiB of its program; the limit is {} KiB: raise it with \
                  ulimit -v to {all} or more",
                 kib(need),
                 limit >> 10,

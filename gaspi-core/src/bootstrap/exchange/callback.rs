@@ -39,6 +39,7 @@ const ENDPOINTS: Limit = Limit::u16(64);
 const HOSTS: Limit = Limit::u32(65_535);
 /// Bytes of the name of a host.
 const NAME: Limit = Limit::u16(1024);
+
 /// What a process has to know to call its launcher back.
 #[derive(Debug, Clone)]
 pub struct Invitation {
