@@ -11,6 +11,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
+const RUN: &str = env!("CARGO_BIN_EXE_gaspi_run");
+
 #[test]
 fn arguments_arrive_as_they_are() {
     let odd = ["a b", "", "'\"$HOME`\\", "two\nlines", "-n", "--label", "*", "ä"];
@@ -330,6 +332,25 @@ fn closed_output_does_not_hang() {
     let mut child = command.stdout(Stdio::piped()).spawn().expect("gaspi_run");
     drop(child.stdout.take());
     assert_eq!(ended(child).code(), Some(0));
+    let outcome = shell(&format!("{RUN} -n 2 seq 100000 | head -n 1")).success();
+    let line = "gaspi_run: standard output: its reader has gone; what ranks still write there is \
+                lost\n";
+    assert_eq!((outcome.stdout.as_str(), outcome.stderr.as_str()), ("1\n", line));
+}
+
+#[test]
+fn output_that_a_full_disk_does_not_take_is_an_error() {
+    let full = "standard output: No space left on device (os error 28); what ranks still write";
+    let outcome = shell(&format!("{RUN} -n 2 echo text > /dev/full"));
+    assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
+    assert_eq!(outcome.stderr.matches(full).count(), 1, "{}", outcome.stderr);
+    // The failure of a rank counts more.
+    let outcome = shell(&format!("{RUN} -n 2 sh -c 'echo text; exit 3' > /dev/full"));
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    assert!(outcome.stderr.contains(full), "{}", outcome.stderr);
+    // Nothing is left to say it by.
+    let outcome = shell(&format!("{RUN} -n 2 sh -c 'echo text >&2' 2> /dev/full"));
+    assert_eq!(outcome.code, Some(125));
 }
 
 #[test]
@@ -369,7 +390,7 @@ fn numbers_of_ranks_that_are_none() {
 
 #[test]
 fn descriptors_that_run_out_are_told_before_anything_starts() {
-    let run = env!("CARGO_BIN_EXE_gaspi_run");
+    let run = RUN;
     let line = format!("ulimit -n 200; exec {run} -n 100 echo started");
     let outcome = shell(&line);
     let text = &outcome.stderr;
@@ -380,7 +401,7 @@ fn descriptors_that_run_out_are_told_before_anything_starts() {
 
 #[test]
 fn the_limit_of_descriptors_is_raised_for_gaspi_run_only() {
-    let run = env!("CARGO_BIN_EXE_gaspi_run");
+    let run = RUN;
     let line = format!("ulimit -Sn 40; exec {run} -n 30 sh -c 'ulimit -Sn'");
     assert_eq!(shell(&line).success().stdout, "40\n".repeat(30));
 }
@@ -444,7 +465,7 @@ fn help_teaches() {
 
 #[test]
 fn signals_ignored_before_stay_ignored() {
-    let run = env!("CARGO_BIN_EXE_gaspi_run");
+    let run = RUN;
     let line = format!("trap '' HUP; exec {run} -n 1 grep -E 'SigIgn|SigBlk' /proc/self/status");
     let text = shell(&line).success().stdout;
     assert!(text.contains("SigBlk:\t0000000000000000"), "{text}");
@@ -464,7 +485,7 @@ fn many_ranks() {
 /// Starts gaspi_run on a terminal of its own, whose keyboard is the pipe.
 fn on_a_terminal(arguments: &str) -> (Run, std::process::ChildStdin) {
     // A shell that stayed between would be interrupted too, and its status would be seen.
-    let line = format!("exec {} {arguments}", env!("CARGO_BIN_EXE_gaspi_run"));
+    let line = format!("exec {} {arguments}", RUN);
     let mut command = Command::new("script");
     command.args(["-qec", &line, "/dev/null"]).stdin(Stdio::piped());
     let mut run = Run::start(command);

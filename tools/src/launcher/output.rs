@@ -31,8 +31,10 @@ pub(crate) struct Sink {
     written: usize,
     /// Whose line is not finished yet.
     open: Option<Writer>,
-    /// The reader has gone: what comes is read and dropped.
+    /// It cannot be written any more: what comes is read and dropped.
     closed: bool,
+    /// Why, until somebody has asked.
+    failure: Option<io::Error>,
 }
 
 impl Sink {
@@ -41,7 +43,7 @@ impl Sink {
         let identity = system::identity(fd);
         let fd = fd.try_clone_to_owned()?;
         let (waiting, written) = (Vec::new(), 0);
-        Ok(Sink { fd, identity, waiting, written, open: None, closed: false })
+        Ok(Sink { fd, identity, waiting, written, open: None, closed: false, failure: None })
     }
 
     /// Whether both lead to the same file, terminal or pipe.
@@ -96,7 +98,7 @@ impl Sink {
                 Err(error) => match error.kind() {
                     io::ErrorKind::Interrupted => {}
                     io::ErrorKind::WouldBlock => break,
-                    _ => self.drop_all(),
+                    _ => self.drop_all(error),
                 },
             }
         }
@@ -109,9 +111,15 @@ impl Sink {
         }
     }
 
-    /// Gives up on the reader.
-    fn drop_all(&mut self) {
+    /// Why nothing can be written any more, once.
+    pub(crate) fn take_failure(&mut self) -> Option<io::Error> {
+        self.failure.take()
+    }
+
+    /// Gives up on the reader, or on a full disk.
+    fn drop_all(&mut self, failure: io::Error) {
         self.closed = true;
+        self.failure = Some(failure);
         self.waiting.clear();
         self.written = 0;
     }

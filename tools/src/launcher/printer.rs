@@ -44,7 +44,7 @@ pub(crate) struct Printer {
     copies: [Option<(File, String)>; 2],
     /// When an unfinished line of rank 0 is shown, as somebody may be asked to answer it.
     prompt_at: Option<Instant>,
-    /// Whether a file could not be written any more.
+    /// Whether a file, or standard output or error, could not be written any more.
     has_lost: bool,
 }
 
@@ -137,7 +137,7 @@ impl Printer {
         }
     }
 
-    /// Whether output of a rank did not get into its file.
+    /// Whether output of a rank did not get to where it belongs.
     pub(crate) fn has_lost(&self) -> bool {
         self.has_lost
     }
@@ -169,6 +169,23 @@ impl Printer {
     /// Writes what can be written without blocking.
     pub(crate) fn flush(&mut self) {
         self.sinks.iter_mut().for_each(Sink::flush);
+        for at in 0..self.sinks.len() {
+            if let Some(failure) = self.sinks[at].take_failure() {
+                self.give_up(at, &failure);
+            }
+        }
+    }
+
+    /// Says that standard output (0) or error cannot be written any more. A reader that left did
+    /// so on purpose; everything else is a failure.
+    fn give_up(&mut self, sink: usize, failure: &io::Error) {
+        let name = if sink == 0 { "output" } else { "error" };
+        let left = failure.kind() == io::ErrorKind::BrokenPipe;
+        self.has_lost |= !left;
+        let reason = if left { "its reader has gone".to_owned() } else { failure.to_string() };
+        self.say(&format!(
+            "gaspi_run: standard {name}: {reason}; what ranks still write there is lost\n"
+        ));
     }
 
     /// When [`Printer::show_prompt`] has something to do.
