@@ -230,7 +230,7 @@ gaspi_return_t gaspi_segment_create(gaspi_segment_id_t segment_id, gaspi_size_t 
  * @param pointer             start of the memory
  * @param size                bytes, not 0
  * @param memory_description  ignored
- * @return as gaspi_segment_alloc
+ * @return as gaspi_segment_alloc; GASPI_ERR_INV_SEGSIZE also if not all of it is mapped memory
  */
 gaspi_return_t gaspi_segment_bind(gaspi_segment_id_t segment_id, gaspi_pointer_t pointer,
                                   gaspi_size_t size,

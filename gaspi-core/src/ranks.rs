@@ -377,6 +377,17 @@ impl Ranks {
         self.leaving.lock().contains(&peer)
     }
 
+    /// How `rank` has ended, in words, if it has.
+    #[cold]
+    pub(crate) fn end_of(&self, rank: Rank) -> Option<String> {
+        match self.liveness(rank) {
+            liveness::DEAD => Some(format!("{rank} has died on {}", self.host_of(rank))),
+            liveness::LEFT => Some(format!("{rank} has left the job by proc_term")),
+            _ if self.is_leaving(rank) => Some(format!("{rank} has left the job by proc_term")),
+            _ => None,
+        }
+    }
+
     /// `rank`, which `pending` needs, has left, as another one says: its goodbye may come later.
     #[cold]
     pub(crate) fn reported_left(&self, rank: Rank, pending: String) -> Error {

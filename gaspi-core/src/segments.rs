@@ -8,7 +8,7 @@ use crate::control::CallKind;
 use crate::diagnostics;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank, SegmentId};
-use crate::os::memory::check_available;
+use crate::os::memory::{check_available, is_mapped};
 use crate::runtime::{Inner, Runtime};
 use crate::segment::{ARENA, Init, Segment, Target};
 use crate::statistics::Counter;
@@ -99,6 +99,10 @@ impl Inner {
         let _changes = self.segment_changes();
         self.check_free(segment)?;
         Self::check_size(size)?;
+        if !is_mapped(pointer, size) {
+            let reason = format!("not all of that is memory of the program, from {pointer:p} on");
+            return Err(Error::SegmentSize { size, reason });
+        }
         self.insert(Segment::bound(
             segment,
             self.memory.generation(),
@@ -415,7 +419,8 @@ impl Runtime {
     /// Makes memory of the program a segment (GASPI 17.1, 7.2.4). Local. Segments may overlap.
     ///
     /// # Errors
-    /// As [`segment_alloc`](Runtime::segment_alloc).
+    /// As [`segment_alloc`](Runtime::segment_alloc). [`Error::SegmentSize`] also if not all of the
+    /// memory is mapped.
     ///
     /// # Safety
     /// `pointer` is valid for reads and writes of `size` bytes until the segment was deleted, and
@@ -500,7 +505,8 @@ impl Runtime {
         self.inner().ranks.check_rank(rank)?;
         let target = self.inner().target(rank, segment, &inside)?;
         if !target.alive() {
-            let reason = format!("{rank} has deleted it");
+            let end = self.inner().ranks.end_of(rank);
+            let reason = end.unwrap_or_else(|| format!("{rank} has deleted it"));
             return Err(Error::InvalidSegment { segment, reason });
         }
         Ok(target.size)

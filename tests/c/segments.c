@@ -155,6 +155,8 @@ static void user_memory(void) {
   CHECK(memory != NULL);
   CHECK_ERR(gaspi_segment_bind(1, NULL, SIZE, 0), GASPI_ERR_NULLPTR);
   CHECK_ERR(gaspi_segment_bind(1, memory, 0, 0), GASPI_ERR_INV_SEGSIZE);
+  CHECK_ERR(gaspi_segment_bind(1, memory, (gaspi_size_t)1 << 46, 0), GASPI_ERR_INV_SEGSIZE);
+  CHECK_ERR(gaspi_segment_bind(1, (gaspi_pointer_t)64, SIZE, 0), GASPI_ERR_INV_SEGSIZE);
   CHECK_OK(gaspi_segment_bind(1, memory, SIZE + 100, 0));
   CHECK(segment_at(1) == memory);
   CHECK_ERR(gaspi_segment_bind(1, memory, SIZE, 0), GASPI_ERR_INV_SEG);

@@ -106,12 +106,8 @@ impl Inner {
     /// A request to a segment that was deleted, or whose owner left or died.
     #[cold]
     fn target_gone(&self, rank: Rank, segment: SegmentId, q: &Queue) {
-        let reason = match self.ranks.liveness(rank) {
-            liveness::DEAD => format!("{rank} has died on {}", self.ranks.host_of(rank)),
-            liveness::LEFT => format!("{rank} has left the job by proc_term"),
-            _ if self.ranks.is_leaving(rank) => format!("{rank} has left the job by proc_term"),
-            _ => format!("{rank} has deleted {segment}"),
-        };
+        let reason =
+            self.ranks.end_of(rank).unwrap_or_else(|| format!("{rank} has deleted {segment}"));
         // First: another thread may be waiting for the queue.
         self.ranks.set_corrupt(rank);
         q.fail(&reason);

@@ -37,6 +37,19 @@ pub fn check_available(needed: u64, claimed: u64) -> Result<()> {
     Ok(())
 }
 
+/// Whether the process has memory mapped at all of `len` bytes from `start` on. It looks at
+/// mappings, not pages.
+pub fn is_mapped(start: *const u8, len: u64) -> bool {
+    // SAFETY: reads a constant of the system.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
+    let before = start.addr() % page;
+    let Some(len) = (len as usize).checked_add(before) else { return false };
+    let first = start.wrapping_sub(before).cast_mut();
+    // SAFETY: MS_ASYNC does nothing to memory; the kernel tells whether it is there.
+    let found = unsafe { libc::msync(first.cast(), len, libc::MS_ASYNC) };
+    found == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
+}
+
 /// A memory file of `size` bytes, sealed in size. `huge` asks for reserved huge pages, which only
 /// the mapping will find missing.
 ///

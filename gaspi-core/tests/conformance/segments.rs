@@ -275,6 +275,7 @@ fn bound_memory_may_be_shared_between_segments() {
             rt.segment_bind(S1, pointer.add(64), 128).expect("bind");
             fails!(rt.segment_bind(S1, pointer, 128), Error::InvalidSegment { .. });
             fails!(rt.segment_bind(S2, pointer, 0), Error::SegmentSize { .. });
+            fails!(rt.segment_bind(S2, pointer, 1 << 46), Error::SegmentSize { .. });
         }
         assert_eq!(rt.segment_ptr(S0), Ok(pointer));
         assert_eq!(rt.segment_ptr(S1), Ok(pointer.wrapping_add(64)));
@@ -319,6 +320,7 @@ fn register_with_a_rank_that_died_or_left_is_an_error() {
     let ready = Barrier::new(3);
     run_owned(3, &Config::default(), |rt| {
         rt.segment_alloc(S0, 64, Init::Zeroed).expect("alloc");
+        rt.segment_register(S0, Rank(0), LIMIT).expect("register");
         // Nobody is still on the way when one of them ends.
         ready.wait();
         match rt.rank() {
@@ -342,6 +344,15 @@ fn register_with_a_rank_that_died_or_left_is_an_error() {
                 assert!(matches!(left, Error::RankLeft { rank: Rank(2), .. }), "{left}");
                 assert_eq!(rt.state(Rank(1)), Ok(State::Corrupt));
                 assert_eq!(rt.state(Rank(2)), Ok(State::Healthy));
+                // Neither has deleted its segment.
+                for (rank, end) in [(Rank(1), "has died on "), (Rank(2), "has left the job")] {
+                    match rt.segment_size(S0, rank) {
+                        Err(Error::InvalidSegment { reason, .. }) => {
+                            assert!(reason.contains(end), "{reason}");
+                        }
+                        other => panic!("{rank}: {other:?}"),
+                    }
+                }
             }
         }
     });
