@@ -226,6 +226,11 @@ impl Channel {
         self.members[member].start.is_some()
     }
 
+    /// Whether data may go to a member of another node by this rank's device.
+    pub fn reaches_by_device(&self, member: usize) -> bool {
+        self.members[member].device.is_some()
+    }
+
     /// Whether a member of this node finds that its ranks share cores; the same on all of them.
     pub fn shares_cores(&self) -> bool {
         self.placement.shares_cores

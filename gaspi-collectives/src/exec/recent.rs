@@ -47,7 +47,7 @@ impl Recent {
         let by_messages = plan.is_of_messages();
         let longest = if by_messages { LONGEST_BY_MESSAGES } else { LONGEST };
         let small = plan.own.into_iter().all(|bytes| bytes <= longest);
-        if !small || !plan.zero_copy_sends.is_empty() {
+        if !small || !plan.zero_copy.lasts.is_empty() {
             return None;
         }
         let single_phase = single_phase(simple, plan, channel);

@@ -18,7 +18,7 @@ use super::peer_access::PeerAccess;
 use super::substrate::Substrate;
 use crate::algorithms::Algorithm;
 use crate::kernel::{self, Buffer, Source, Target};
-use crate::plan::Plan;
+use crate::plan::{Plan, ZeroCopy};
 use crate::request::Reducer;
 use crate::signature;
 use crate::steps::{Carry, Kind, LINE_BYTES, Place, Span, Step};
@@ -298,7 +298,7 @@ impl<F: Function> Task<F> {
             }
         }
         // The data of zero-copy sends belongs to the transport until it is acknowledged.
-        if !self.plan.zero_copy_sends.is_empty()
+        if !self.plan.zero_copy.lasts.is_empty()
             && let Some((member, _)) = on.channel().in_flight().first()
         {
             self.blocked = Some(Blocked::ZeroCopy(*member));
@@ -423,8 +423,9 @@ impl<F: Function> Task<F> {
         }
         let mut head = Head::default();
         head[..4].copy_from_slice(&[self.sequence, self.signature, src.bytes, self.failed.get()]);
-        let lasts = &self.plan.zero_copy_sends;
-        let lifetime = match copied || lasts.is_empty() {
+        let ZeroCopy { lasts, by_devices_only } = &self.plan.zero_copy;
+        let by_socket = || *by_devices_only && !channel.reaches_by_device(to);
+        let lifetime = match copied || lasts.is_empty() || by_socket() {
             true => Lifetime::Call,
             false => Lifetime::UntilAcknowledged {
                 awaited: lasts.binary_search(&self.position.cursor).is_ok(),

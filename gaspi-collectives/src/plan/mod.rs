@@ -18,6 +18,7 @@ use crate::mode::Mode;
 use crate::steps::{Shape, Step, scratch_bytes};
 use agreement::AgreementGuard;
 use extents::{before, extents};
+pub(crate) use zero_copy::ZeroCopy;
 
 /// Steps that can be run again and again.
 #[derive(Debug)]
@@ -34,8 +35,8 @@ pub(crate) struct Plan {
     pub(crate) before: u64,
     /// Whether receives are posted ahead.
     pub(crate) posts_receives: bool,
-    /// The last step that sends to each member, where sends are zero-copy; else empty.
-    pub(crate) zero_copy_sends: Vec<usize>,
+    /// Which messages are sent without copying their data first.
+    pub(crate) zero_copy: ZeroCopy,
     /// Whether the result is written only when all steps have been done.
     pub(crate) buffers_output: bool,
 }
@@ -113,7 +114,7 @@ impl PlanKey {
             let guard = guard(self.collective, shape, algorithm, user);
             let steps = guard.around(shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
-            let zero_copy_sends = zero_copy::sends(&steps);
+            let zero_copy = zero_copy::sends(&steps, shape.one_machine);
             let posts_receives = !algorithm.requires_one_node() && posts_receives(&steps);
             let mut extents = extents(self.collective, shape);
             let own = extents[shape.me as usize];
@@ -131,7 +132,7 @@ impl PlanKey {
                 own,
                 before,
                 posts_receives,
-                zero_copy_sends,
+                zero_copy,
                 buffers_output,
             }))
         };

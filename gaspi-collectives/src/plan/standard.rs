@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use gaspi_core::{CHUNKS_MAX, Error, Result, STAGE_BYTES};
 
-use super::Plan;
 use super::single_phase::{Origin, SinglePhase};
+use super::{Plan, ZeroCopy};
 use crate::algorithms::Algorithm;
 use crate::collective::Collective;
 use crate::steps::{LINE_BYTES, Shape, Step};
@@ -162,7 +162,7 @@ impl StandardKey {
             own: [self.bytes(); 2],
             before: 0,
             posts_receives: false,
-            zero_copy_sends: Vec::new(),
+            zero_copy: ZeroCopy::default(),
             buffers_output: false,
         }))
     }
