@@ -9,7 +9,7 @@ mod procedures;
 
 use crate::error::{Error, Result};
 use crate::sync::AtomicU64;
-use crate::sync::epoch::{COUNTERS, PEER_COUNTERS};
+use crate::sync::epoch::{COUNTERS, PEER_COUNTERS, PeerTable};
 use crate::transport::Link;
 use std::sync::OnceLock;
 
@@ -185,7 +185,7 @@ counters! {
 pub(crate) struct Statistics {
     /// Counts of threads whose slot counts for another rank of this process.
     shared: [AtomicU64; THREAD_COUNTERS],
-    shared_peers: OnceLock<Box<[[AtomicU64; PEER_COUNTERS]]>>,
+    shared_peers: OnceLock<PeerTable>,
     /// The values at the last reset.
     base: [AtomicU64; INFO.len()],
     /// The same by rank, of the counters that take one.

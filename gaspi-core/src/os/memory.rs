@@ -38,16 +38,24 @@ pub fn check_available(needed: u64, claimed: u64) -> Result<()> {
 }
 
 /// Whether the process has memory mapped at all of `len` bytes from `start` on. It looks at
-/// mappings, not pages.
+/// mappings: whether their pages are in memory does not matter. (msync would tell in one call, but
+/// memory checkers report its range as read.)
 pub fn is_mapped(start: *const u8, len: u64) -> bool {
+    const PAGES_AT_ONCE: usize = 4096;
     // SAFETY: reads a constant of the system.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as usize;
     let before = start.addr() % page;
     let Some(len) = (len as usize).checked_add(before) else { return false };
     let first = start.wrapping_sub(before).cast_mut();
-    // SAFETY: MS_ASYNC does nothing to memory; the kernel tells whether it is there.
-    let found = unsafe { libc::msync(first.cast(), len, libc::MS_ASYNC) };
-    found == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
+    let mut resident = [0_u8; PAGES_AT_ONCE];
+    (0..len).step_by(PAGES_AT_ONCE * page).all(|at| {
+        let part = (len - at).min(PAGES_AT_ONCE * page);
+        // SAFETY: mincore touches nothing of the range, and writes a byte for each of its pages,
+        // of which there are no more than `resident` has bytes.
+        let found =
+            unsafe { libc::mincore(first.wrapping_add(at).cast(), part, resident.as_mut_ptr()) };
+        found == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ENOMEM)
+    })
 }
 
 /// A memory file of `size` bytes, sealed in size. `huge` asks for reserved huge pages, which only

@@ -8,7 +8,9 @@ use crate::bootstrap::job::ServerLocation;
 use crate::bootstrap::{ATOMICS_FIELD, Card, Server};
 use crate::config::Topology;
 use crate::fuzzed::live_bytes;
-use std::sync::mpsc;
+use crate::ids::NotificationId;
+use crate::segment::Init;
+use std::sync::{Barrier, mpsc};
 use std::thread;
 
 const LIMIT: Timeout = Timeout::Millis(60_000);
@@ -18,22 +20,10 @@ const PER_HOST: u32 = 100;
 /// and what init takes beside that.
 const BYTES_OF_A_PEER: f64 = 64.0;
 const FIXED_BYTES: f64 = 512.0 * 1024.0;
-/// How often is measured what takes more: in some runs there are 64 bytes more for each rank,
-/// and it is not known what they are (docs/internals/next.md, "What each rank keeps").
-const TRIES: usize = 20;
-
-/// The first that is not more than promised, or the last one, of what a try finds.
-fn first_within(limit: f64, mut find: impl FnMut() -> f64) -> f64 {
-    let mut found = find();
-    for _ in 1..TRIES {
-        if found <= limit {
-            break;
-        }
-        println!("{found} bytes for each rank: measured again");
-        found = find();
-    }
-    found
-}
+/// Threads that call the library, beside the one of init.
+const THREADS: usize = 8;
+/// What each of them takes at most, however many ranks there are: its stack, and pages of tables.
+const BYTES_OF_A_THREAD: f64 = 64.0 * 1024.0;
 
 /// What the relay of the other hosts says for one of their ranks.
 fn joins(job: &Job, config: &Config, rank: u32, per_host: u32) -> Arc<[u8]> {
@@ -114,6 +104,28 @@ fn private_memory() -> u64 {
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() * 1024
 }
 
+/// Private memory that more threads take which notify this rank, while they live: for each.
+fn private_memory_of_a_thread(runtime: &Runtime) -> f64 {
+    let segment = SegmentId(0);
+    runtime.segment_alloc(segment, 4096, Init::Zeroed).unwrap();
+    let before = private_memory();
+    let all_have_notified = Barrier::new(THREADS + 1);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let (notification, queue) = (NotificationId(0), QueueId(0));
+                runtime.notify(Rank(0), segment, notification, 1, queue, LIMIT).unwrap();
+                all_have_notified.wait();
+                all_have_notified.wait();
+            });
+        }
+        all_have_notified.wait();
+        let taken = private_memory() - before;
+        all_have_notified.wait();
+        taken as f64 / THREADS as f64
+    })
+}
+
 /// What a process of its own tells of its private memory: the name of the server and the ranks.
 const PROCESS: &str = "GASPI_TEST_PROCESS_OF_STUBS";
 
@@ -127,6 +139,8 @@ fn a_process_beside_stubs() {
     let (job, config) = job_of_stubs(size.parse().unwrap(), server);
     let runtime = PendingInit::new(job, config).unwrap().wait(LIMIT).unwrap();
     println!("private {} bytes", private_memory() - before);
+    let of_a_thread = private_memory_of_a_thread(&runtime);
+    assert!(of_a_thread <= BYTES_OF_A_THREAD, "{of_a_thread} bytes for each thread");
     runtime.term(LIMIT).unwrap();
 }
 
@@ -142,19 +156,16 @@ fn private_memory_of_a_rank(size: u32, per_host: u32) -> f64 {
             .unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
         let bytes = text.split("private ").nth(1).and_then(|rest| rest.split(' ').next());
-        bytes.and_then(|bytes| bytes.parse().ok()).unwrap_or_else(|| panic!("{output:?}"))
+        let bytes = bytes.and_then(|bytes| bytes.parse().ok());
+        bytes.filter(|_| output.status.success()).unwrap_or_else(|| panic!("{output:?}"))
     })
 }
 
 #[test]
 fn a_process_takes_little_memory_for_ranks_that_it_does_not_talk_to() {
     for per_host in [100, 1] {
-        let mut few = 0.0;
-        let each = first_within(BYTES_OF_A_PEER, || {
-            let of_a_rank = |size| private_memory_of_a_rank(size, per_host);
-            few = of_a_rank(4_000);
-            (of_a_rank(40_000) - few) / 36_000.0
-        });
+        let [few, many] = [4_000, 40_000].map(|size| private_memory_of_a_rank(size, per_host));
+        let each = (many - few) / 36_000.0;
         println!("{each} bytes for each rank, {few} with 4,000, {per_host} on a host");
         assert!(each <= BYTES_OF_A_PEER, "{each} bytes for each rank, {per_host} on a host");
         let fixed = few - 4_000.0 * BYTES_OF_A_PEER;
@@ -164,10 +175,8 @@ fn a_process_takes_little_memory_for_ranks_that_it_does_not_talk_to() {
 
 #[test]
 fn a_rank_that_nobody_talks_to_takes_little_memory() {
-    let each = first_within(BYTES_OF_A_PEER, || {
-        let [few, many] = [2_000, 10_000].map(bytes_of_a_rank);
-        (many - few) as f64 / 8_000.0
-    });
+    let [few, many] = [2_000, 10_000].map(bytes_of_a_rank);
+    let each = (many - few) as f64 / 8_000.0;
     // Cards of its own and rows in tables were 630.
     assert!(each <= BYTES_OF_A_PEER, "{each} bytes for each rank");
 }

@@ -4,7 +4,7 @@ use super::{Counter, CounterInfo, INFO, PeerCounter, Source, find};
 use crate::error::Result;
 use crate::ids::Rank;
 use crate::runtime::{Inner, Runtime};
-use crate::sync::epoch::{self, Guard, PEER_COUNTERS};
+use crate::sync::epoch::{self, Guard, PeerTable};
 use crate::sync::{AtomicU64, Ordering};
 use crate::transport::Carried;
 use crate::transport::endpoint::CarrierKind;
@@ -63,9 +63,9 @@ impl Inner {
             let peer = unsafe { inside.peer(rank.index()) };
             return peer.add(counter as usize, amount);
         }
-        let zeroes = || (0..self.ranks.size).map(|_| [const { AtomicU64::new(0) }; PEER_COUNTERS]);
-        let shared = self.statistics.shared_peers.get_or_init(|| zeroes().collect());
-        shared[rank.index()][counter as usize].fetch_add(amount, Ordering::Relaxed);
+        let table = || PeerTable::new(self.ranks.size);
+        let peer = &self.statistics.shared_peers.get_or_init(table)[rank.index()];
+        peer.counter(counter as usize).fetch_add(amount, Ordering::Relaxed);
     }
 
     /// Counts a request to `rank` where it is handed to this carrier.
@@ -98,7 +98,8 @@ impl Inner {
         let of = |counter: &PeerCounter| {
             let index = *counter as usize;
             let shared = self.statistics.shared_peers.get();
-            let shared = shared.map_or(0, |peers| peers[rank][index].load(Ordering::Relaxed));
+            let shared =
+                shared.map_or(0, |peers| peers[rank].counter(index).load(Ordering::Relaxed));
             epoch::counted_for(self.id(), rank, index).wrapping_add(shared)
         };
         let by_lanes = counters_of_lanes(self.direct_counts(rank));

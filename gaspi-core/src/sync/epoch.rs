@@ -18,9 +18,12 @@
 //! hang, and nobody could say why.
 
 mod callback;
+mod peers;
 mod retired;
 
 pub use callback::{Callback, enter_callback, is_in_callback};
+pub use peers::PEER_COUNTERS;
+pub(crate) use peers::{PeerCounters, PeerTable};
 pub(crate) use retired::Retired;
 
 use super::membarrier::{fences_are_light, heavy_private, light_private, prepare_private};
@@ -32,17 +35,10 @@ use std::sync::atomic::compiler_fence;
 
 /// Statistics counters of a thread's slot.
 pub const COUNTERS: usize = 32;
-/// Statistics counters of a thread's slot for each rank.
-pub const PEER_COUNTERS: usize = 8;
 /// Chains of slots; a power of two. A job with more threads than this walks chains.
 const CHAINS: usize = 1024;
 /// Added to a runtime's number, which is even: the counters of that runtime are being released.
 const RELEASING: u64 = 1;
-
-/// What a thread counts for one rank: one cache line.
-#[derive(Debug, Default)]
-#[repr(C, align(64))]
-pub(crate) struct PeerCounters([AtomicU64; PEER_COUNTERS]);
 
 /// What one thread owns.
 #[derive(Debug)]
@@ -324,14 +320,6 @@ impl Guard {
     }
 }
 
-impl PeerCounters {
-    /// Adds to one of them; its thread only.
-    #[inline(always)]
-    pub(crate) fn add(&self, counter: usize, amount: u64) {
-        add(&self.0[counter], amount);
-    }
-}
-
 /// By the only writer, so a plain addition.
 #[inline(always)]
 fn add(counter: &AtomicU64, amount: u64) {
@@ -346,9 +334,9 @@ fn claim(slot: &Slot, owner: u64, ranks: u32) -> bool {
     if slot.counts_for.load(Ordering::Relaxed) != 0 {
         return false;
     }
-    let peers: Box<[PeerCounters]> = (0..ranks).map(|_| PeerCounters::default()).collect();
-    slot.ranks.store(peers.len(), Ordering::Relaxed);
-    slot.peers.store(Box::into_raw(peers).cast::<PeerCounters>(), Ordering::Relaxed);
+    let (peers, ranks) = PeerTable::new(ranks).into_raw();
+    slot.ranks.store(ranks, Ordering::Relaxed);
+    slot.peers.store(peers, Ordering::Relaxed);
     slot.counts_for.store(owner, Ordering::Relaxed);
     true
 }
@@ -526,7 +514,7 @@ pub(crate) fn counted_for(owner: u64, rank: usize, counter: usize) -> u64 {
         .map(|slot| {
             // SAFETY: the array has that many entries and is freed under the lock only.
             let peer = unsafe { &*slot.peers.load(Ordering::Relaxed).add(rank) };
-            peer.0[counter].load(Ordering::Relaxed)
+            peer.counter(counter).load(Ordering::Relaxed)
         })
         .fold(0, u64::wrapping_add)
 }
@@ -551,8 +539,8 @@ pub(crate) fn release_counters(owner: u64) {
         let ranks = slot.ranks.swap(0, Ordering::Relaxed);
         let peers = slot.peers.swap(ptr::null_mut(), Ordering::Relaxed);
         slot.counts_for.store(0, Ordering::Relaxed);
-        // SAFETY: made in `claim` with that length, and nobody can reach it any more.
-        drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(peers, ranks)) });
+        // SAFETY: made in `claim`, and nobody can reach it any more.
+        drop(unsafe { PeerTable::from_raw(peers, ranks) });
     }
 }
 
