@@ -76,6 +76,7 @@ impl CheckedRequest<'_> {
             stage_bytes: spec.stage_bytes,
             shares_cores: channel.shares_cores(),
             one_machine: channel.is_one_machine(),
+            agreed: false,
         }
     }
 }

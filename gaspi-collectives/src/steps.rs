@@ -49,6 +49,9 @@ pub struct Shape {
     pub shares_cores: bool,
     /// Whether all members are on one machine: messages between nodes then cost its cores.
     pub one_machine: bool,
+    /// Whether the members know before the first step that all are in the same operation, or the
+    /// output is not the caller's: partial results may lie in it then.
+    pub agreed: bool,
 }
 
 impl Shape {

@@ -12,14 +12,25 @@
 //! folded members get the result
 //! ```
 //!
+//! Partial results lie in memory of their own until the last round of halving, unless all members
+//! are known to agree: who gets its message there has heard of all.
+//!
 //! Neighbours come first, with the most data, and the lower one's data is the left operand: in
 //! order. The window of a member is then the slice whose number is its own with the bits reversed.
 //! Each slice is combined at one member and copied: equal bits for all.
 
 use super::blocks::{Blocks, Part};
 use super::fold::{self, Fold};
-use super::program::{Program, Team};
-use crate::steps::{Shape, Step};
+use super::program::{Program, Team, scratch, span};
+use crate::steps::{Place, Shape, Step};
+
+/// Whether each member hears of all others before it writes its output: by the last message of the
+/// halving, if no slice is empty.
+pub(super) fn agrees(shape: &Shape) -> bool {
+    let active = 1 << shape.size.ilog2();
+    let slices = Blocks::slices(shape, shape.bytes(), active);
+    (0..active).all(|slice| slices.block(slice).bytes > 0)
+}
 
 pub(super) fn steps(shape: &Shape) -> Option<Vec<Step>> {
     let mut program = Program::new(shape)?;
@@ -36,8 +47,10 @@ pub(super) fn steps(shape: &Shape) -> Option<Vec<Step>> {
         }
     };
     let mut is_input = true;
+    let partial =
+        |part| if shape.agreed { span(Place::Output(shape.me), part) } else { scratch(part) };
     if let Some(peer) = folded {
-        program.extend(program.receives_reduced(peer, output, input, true));
+        program.extend(program.receives_reduced(peer, partial(whole), input, true));
         is_input = false;
     }
     let slices = Blocks::slices(shape, whole.bytes, fold.active);
@@ -52,11 +65,12 @@ pub(super) fn steps(shape: &Shape) -> Option<Vec<Step>> {
         let peer = number ^ (1 << round);
         let member = team.member(fold.place(peer));
         let (sent, kept) = (window(peer, round), window(number, round));
-        let own = |part| if is_input { program.input(part) } else { program.output(part) };
+        let own = |part| if is_input { program.input(part) } else { partial(part) };
         let sends = program.sends(member, own(sent));
         let theirs_first = peer < number;
-        let receives =
-            program.receives_reduced(member, program.output(kept), own(kept), theirs_first);
+        let is_last = round + 1 == rounds;
+        let sum = if is_last { program.output(kept) } else { partial(kept) };
+        let receives = program.receives_reduced(member, sum, own(kept), theirs_first);
         program.exchange(sends, receives);
         is_input = false;
     }

@@ -67,7 +67,7 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
             }
             match &nodes.first {
                 Some(first) if whole.bytes <= DOUBLING_BYTES_MAX => {
-                    recursive_doubling::allreduce(&mut program, first, whole, true);
+                    recursive_doubling::allreduce(&mut program, first, output, output, output);
                 }
                 Some(first) => ring::allreduce(&mut program, shape, first, true),
                 None => (),

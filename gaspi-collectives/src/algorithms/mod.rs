@@ -189,6 +189,17 @@ impl Algorithm {
         }
     }
 
+    /// Whether its members write their outputs only where they have heard of all others, as long as
+    /// the shape does not say that they know of each other. The same for all members.
+    pub(crate) fn agrees(self, collective: Collective, shape: &Shape) -> bool {
+        collective == Collective::Allreduce
+            && match self {
+                Algorithm::RecursiveDoubling => true,
+                Algorithm::HalvingDoubling => halving_doubling::agrees(shape),
+                _ => false,
+            }
+    }
+
     /// Whether it serves that shape. The same for all members, since it depends on nothing but what
     /// they all know.
     #[doc(hidden)]

@@ -16,16 +16,19 @@
 
 use super::blocks::{Blocks, Part};
 use super::fold::{self, Fold};
-use super::program::{Program, Team};
+use super::program::{Program, Team, scratch};
 use crate::collective::Collective;
-use crate::steps::{Shape, Step};
+use crate::steps::{Shape, Span, Step};
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {
     let mut program = Program::new(shape)?;
     let team = Team::all(shape);
     match collective {
         Collective::Allreduce => {
-            allreduce(&mut program, &team, Part { offset: 0, bytes: shape.bytes() }, false);
+            let whole = Part { offset: 0, bytes: shape.bytes() };
+            let (own, sum) = (program.input(whole), program.output(whole));
+            let partial = if shape.agreed { sum } else { scratch(whole) };
+            allreduce(&mut program, &team, own, partial, sum);
         }
         Collective::Allgather => allgather(&mut program, shape, &team),
         Collective::Barrier => barrier(&mut program, &team),
@@ -34,10 +37,14 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
     Some(program.into_steps())
 }
 
-/// All-reduce of a team, from the input or, `in_output`, from what the output holds.
-pub(super) fn allreduce(program: &mut Program, team: &Team, whole: Part, in_output: bool) {
-    let output = program.output(whole);
-    let mut own = if in_output { output } else { program.input(whole) };
+/// All-reduce of a team, by what lies in `partial` until it knows of all members.
+pub(super) fn allreduce(
+    program: &mut Program,
+    team: &Team,
+    mut own: Span,
+    partial: Span,
+    output: Span,
+) {
     let fold = Fold::new(team);
     let (number, folded) = match fold.part(team.me) {
         fold::Part::Active { number, folded } => (number, folded.map(|place| team.member(place))),
@@ -48,15 +55,17 @@ pub(super) fn allreduce(program: &mut Program, team: &Team, whole: Part, in_outp
         }
     };
     if let Some(peer) = folded {
-        program.extend(program.receives_reduced(peer, output, own, true));
-        own = output;
+        program.extend(program.receives_reduced(peer, partial, own, true));
+        own = partial;
     }
     for distance in (0..fold.active.ilog2()).map(|round| 1 << round) {
         let peer = team.member(fold.place(number ^ distance));
         let theirs_first = number & distance != 0;
-        let receives = program.receives_reduced(peer, output, own, theirs_first);
+        let is_last = 2 * distance == fold.active;
+        let sum = if is_last { output } else { partial };
+        let receives = program.receives_reduced(peer, sum, own, theirs_first);
         program.exchange(program.sends_copied(peer, own), receives);
-        own = output;
+        own = sum;
     }
     if own != output {
         program.copy(output, own);

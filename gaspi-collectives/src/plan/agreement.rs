@@ -9,6 +9,12 @@ use crate::steps::{Shape, Step};
 /// takes longer than a barrier before. Measured for four members.
 const BUFFERED_OUTPUT_MAX: u64 = 512 << 10;
 
+/// Whether the result of each member depends on all.
+pub(super) fn depends_on_all(collective: Collective) -> bool {
+    use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
+    matches!(collective, Allreduce | ReduceScatter | Allgather | Alltoall)
+}
+
 /// Guards against results that are visible although the members disagree, or although a function of
 /// the program fails on one of them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +25,8 @@ pub(super) struct AgreementGuard {
     meets_after: bool,
     /// The result is written when all steps have been done, which prove agreement as well.
     pub(super) buffers_output: bool,
+    /// The steps write the result only where their member has heard of all others.
+    pub(super) by_steps: bool,
 }
 
 impl AgreementGuard {
@@ -28,7 +36,6 @@ impl AgreementGuard {
         algorithm: Algorithm,
         user: bool,
     ) -> AgreementGuard {
-        use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
         // Lines bring all members together anyway.
         if algorithm.requires_one_node() {
             return AgreementGuard::default();
@@ -36,16 +43,18 @@ impl AgreementGuard {
         let meets_after = user && collective.reduces();
         // The first message between two members proves agreement. A member that only sends never
         // waits.
-        let depends_on_all = matches!(collective, Allreduce | ReduceScatter | Allgather | Alltoall);
-        if shape.size <= 2 || !depends_on_all {
+        if shape.size <= 2 || !depends_on_all(collective) {
             return AgreementGuard { meets_after, ..AgreementGuard::default() };
+        }
+        if !meets_after && algorithm.agrees(collective, shape) {
+            return AgreementGuard { by_steps: true, ..AgreementGuard::default() };
         }
         // The other members do not know what a pair exchanges.
         let small = shape.sends.is_empty()
             && extents(collective, shape)
                 .iter()
                 .all(|[input, output]| input.max(output) <= &BUFFERED_OUTPUT_MAX);
-        AgreementGuard { meets_before: !small, meets_after, buffers_output: small }
+        AgreementGuard { meets_before: !small, meets_after, buffers_output: small, by_steps: false }
     }
 
     /// The steps with the barriers before and after them.

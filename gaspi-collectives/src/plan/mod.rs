@@ -106,12 +106,13 @@ impl PlanKey {
     ) -> Result<Arc<Plan>> {
         let algorithm = choose(self, shape, preferred)?;
         let build = |algorithm: Algorithm, fallback| {
-            let steps = algorithm.steps(self.collective, shape).ok_or_else(|| {
+            let user = self.user.is_some();
+            let guard = guard(self.collective, shape, algorithm, user);
+            let agreed = Shape { agreed: !guard.by_steps, ..shape.clone() };
+            let steps = algorithm.steps(self.collective, &agreed).ok_or_else(|| {
                 let reason = format!("{algorithm} cannot carry out this {}", self.collective);
                 Error::Unsupported { reason }
             })?;
-            let user = self.user.is_some();
-            let guard = guard(self.collective, shape, algorithm, user);
             let steps = guard.around(shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
             let zero_copy = zero_copy::sends(&steps, shape.one_machine);

@@ -18,6 +18,7 @@ fn shape(size: u32, count: u64, nodes: u32) -> Shape {
         stage_bytes: 64 << 10,
         shares_cores: false,
         one_machine: false,
+        agreed: false,
     }
 }
 

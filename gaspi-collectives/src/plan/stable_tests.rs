@@ -6,6 +6,7 @@
 use std::collections::HashSet;
 use std::rc::Rc;
 
+use super::agreement::depends_on_all;
 use super::*;
 use crate::algorithms::Grouping;
 use crate::proof::{Call, combinations, prove};
@@ -70,14 +71,21 @@ fn calls(key: &PlanKey, shape: &Shape) -> Vec<Call> {
     let fallback =
         |plan: &Arc<Plan>| plan.fallback.as_ref().map(|fallback| &fallback.plan).cloned();
     let fallbacks: Option<Vec<Arc<Plan>>> = plans.iter().map(fallback).collect();
-    let call = |plans: Vec<Arc<Plan>>| Call {
+    let call = |plans: Vec<Arc<Plan>>, agrees: bool| Call {
         collective: key.collective,
         shapes: shapes.clone(),
         programs: plans.iter().map(|plan| plan.steps.clone()).collect(),
         in_place: false,
         in_order: key.user == Some(true),
+        agrees,
     };
-    [Some(plans), Some(agreed), fallbacks].into_iter().flatten().map(call).collect()
+    let agrees = |plans: &[Arc<Plan>]| depends_on_all(key.collective) && !plans[0].buffers_output;
+    let (of_plans, of_agreed) = (agrees(&plans), call(agreed, false));
+    let of_fallbacks = fallbacks.map(|plans| {
+        let agrees = agrees(&plans);
+        call(plans, agrees)
+    });
+    [Some(call(plans, of_plans)), Some(of_agreed), of_fallbacks].into_iter().flatten().collect()
 }
 
 /// Proves that all members combine alike in all variants of a shape.
@@ -121,6 +129,7 @@ fn shape(size: u32, bytes: u64, nodes: &[u32]) -> Shape {
         stage_bytes: 0,
         shares_cores: false,
         one_machine: false,
+        agreed: false,
     }
 }
 
@@ -176,7 +185,8 @@ fn combined_by(
     let shapes: Vec<Shape> = (0..shape.size).map(|me| Shape { me, ..shape.clone() }).collect();
     let programs = shapes.iter().map(|shape| algorithm.steps(collective, shape));
     let programs = programs.collect::<Option<Vec<_>>>()?;
-    let call = Call { collective, shapes, programs, in_place: false, in_order: false };
+    let call =
+        Call { collective, shapes, programs, in_place: false, in_order: false, agrees: false };
     Some(combinations(&call, 1).unwrap_or_else(|fault| panic!("{algorithm} {shape:?}: {fault}")))
 }
 

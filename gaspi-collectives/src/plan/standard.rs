@@ -130,6 +130,7 @@ impl StandardKey {
             stage_bytes: STAGE_BYTES as u64,
             shares_cores: false,
             one_machine: false,
+            agreed: true,
         }
     }
 

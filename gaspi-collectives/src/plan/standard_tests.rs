@@ -19,6 +19,7 @@ fn call(keys: &[StandardKey]) -> Call {
         programs: keys.iter().map(|key| key.steps().expect("every call has steps")).collect(),
         in_place: false,
         in_order: true,
+        agrees: false,
     }
 }
 

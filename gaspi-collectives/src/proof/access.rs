@@ -139,6 +139,11 @@ impl Run<'_> {
         if !may || len != values.len() as u64 {
             return Err(format!("may not write {} elements to {piece:?}", values.len()));
         }
+        let call = self.at(me).call;
+        if area == Area::Output && len > 0 && self.calls[call].agrees {
+            self.all_have_come(me, call)
+                .map_err(|what| format!("writes its output, but {what}"))?;
+        }
         let (now, clock) = (self.now(me), self.at(me).clock.clone());
         let with = Knowledge { now, clock: &clock, taken: &self.taken };
         let cells = self.members[member as usize].memory.cells(area, offset, len)?;

@@ -10,6 +10,7 @@
 //!   (happens-before, with vector clocks), so the order in which the members happen to run here
 //!   does not matter, and one run stands for all. What a message that is not `copied` carries
 //!   counts as being read until the receiver took it;
+//! - where that is asked for, no output is written before its member has heard of all others;
 //! - input is not modified out of place; at the return nobody may touch a caller's buffers any
 //!   more;
 //! - progress: steps only wait, never choose, so one run to the end shows that all end. More slots
@@ -49,6 +50,8 @@ pub struct Call {
     pub in_place: bool,
     /// Whether contributions have to be combined in the order of the members.
     pub in_order: bool,
+    /// Whether a member writes its output only where it knows that all others have begun the call.
+    pub agrees: bool,
 }
 
 /// What is wrong, where: "member 2, call 0, step 5: ...".

@@ -212,14 +212,14 @@ impl<'a> Run<'a> {
     }
 
     /// A barrier ends when all members are known to have begun it.
-    fn all_have_come(&self, me: u32, call: usize) -> Checked {
+    pub(super) fn all_have_come(&self, me: u32, call: usize) -> Checked {
         let knows = |peer: u32| {
             let began = self.at(peer).began.get(call);
             peer == me || began.is_some_and(|began| self.at(me).clock[peer as usize] >= *began)
         };
         match (0..self.size).find(|peer| !knows(*peer)) {
             None => Ok(()),
-            Some(peer) => Err(format!("leaves before it knows that member {peer} has come")),
+            Some(peer) => Err(format!("goes on before it knows that member {peer} has come")),
         }
     }
 

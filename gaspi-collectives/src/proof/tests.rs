@@ -30,6 +30,7 @@ fn shape(size: u32, count: u64) -> Shape {
         stage_bytes: 3 * ELEMENT_BYTES,
         shares_cores: false,
         one_machine: false,
+        agreed: false,
     }
 }
 
@@ -60,7 +61,8 @@ fn call_of(algorithm: Algorithm, collective: Collective, shapes: Vec<Shape>) -> 
     }
     let programs = programs.into_iter().collect::<Option<Vec<_>>>()?;
     let in_order = collective.reduces() && algorithm.keeps_order(collective, &shapes[0]);
-    Some(Call { collective, shapes, programs, in_place: false, in_order })
+    let agrees = !shapes[0].agreed && algorithm.agrees(collective, &shapes[0]);
+    Some(Call { collective, shapes, programs, in_place: false, in_order, agrees })
 }
 
 /// The call three times: in place between out of place.
@@ -71,9 +73,14 @@ fn thrice(call: &Call) -> [Call; 3] {
 /// Proves an algorithm for a shape that it serves.
 fn check(algorithm: Algorithm, collective: Collective, shape: &Shape) -> bool {
     let shape = if algorithm == Algorithm::Inline { short(shape) } else { shape.clone() };
-    let Some(call) = call(algorithm, collective, &shape) else { return false };
-    if let Err(fault) = prove(&thrice(&call), shape.slots) {
-        panic!("{algorithm} {collective} {shape:?}: {fault}");
+    let agreed = Shape { agreed: true, ..shape.clone() };
+    let variants =
+        if algorithm.agrees(collective, &shape) { vec![agreed, shape] } else { vec![shape] };
+    for shape in variants {
+        let Some(call) = call(algorithm, collective, &shape) else { return false };
+        if let Err(fault) = prove(&thrice(&call), shape.slots) {
+            panic!("{algorithm} {collective} {shape:?}: {fault}");
+        }
     }
     true
 }
