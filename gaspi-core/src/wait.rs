@@ -13,7 +13,7 @@ use crate::os::clock;
 use crate::os::futex;
 use crate::policy::spin::{self, BRIEF_LOOKS, BRIEF_YIELDS, Next, Spin};
 use crate::statistics::Counter;
-use crate::sync::{Ordering, epoch, membarrier};
+use crate::sync::{Ordering, epoch};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::{Note, SharedArea, wake_kind};
 use std::time::{Duration, Instant};
@@ -373,14 +373,14 @@ impl Sleeper<'_> {
             let limit = next.map_or(SLEEP_MAX, |left| left.min(SLEEP_MAX));
             let on_sockets = self.sockets.is_some_and(|sockets| {
                 sockets.sleep(limit, &mut || {
-                    wakeup.announce(waiting.call.wake_kind(), membarrier::heavy_global);
+                    wakeup.announce(waiting.call.wake_kind(), || area.heavy_fence());
                     found = attempt();
                     found.is_some() || deadline.passed()
                 })
             });
             if !on_sockets {
                 let ticket = wakeup.ticket();
-                wakeup.announce(waiting.call.wake_kind(), membarrier::heavy_global);
+                wakeup.announce(waiting.call.wake_kind(), || area.heavy_fence());
                 found = attempt();
                 if found.is_none() && !deadline.passed() {
                     futex::wait(wakeup.sequence, ticket, Some(limit));

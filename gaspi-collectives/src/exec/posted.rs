@@ -3,8 +3,8 @@
 use super::counters::Counters;
 use super::substrate::Substrate;
 use super::task::Task;
-use crate::kernel;
-use crate::plan::POSTED_BYTES_MIN;
+use crate::kernel::{self, Source};
+use crate::plan::posted_bytes;
 use crate::steps::{Span, Step};
 use crate::user_reduction::Function;
 
@@ -44,9 +44,12 @@ impl<F: Function> Task<F> {
     fn post<C: Substrate>(&self, on: &C, counters: &Counters, cursor: usize) -> bool {
         let (before, step) =
             (&self.plan.steps[cursor..self.position.posted], self.plan.steps[self.position.posted]);
-        let Step::Receive { from, dst } = step else { return used(&step).is_some() };
+        let (from, dst) = match step {
+            Step::Receive { from, dst } | Step::ReceiveReduce { from, dst, .. } => (from, dst),
+            _ => return used(&step).is_some(),
+        };
         let (channel, member) = (on.channel(), from as usize);
-        if dst.bytes < POSTED_BYTES_MIN || !channel.may_post_receive(member) {
+        if posted_bytes(&step) == 0 || !channel.may_post_receive(member) {
             return true;
         }
         let comes_from = |step: &&Step| match step {
@@ -68,12 +71,54 @@ impl<F: Function> Task<F> {
             let other = range(span);
             other.start < to.end && to.start < other.end
         };
-        if before.iter().filter_map(used).flatten().flatten().any(overlaps) {
+        let is_apart = self.is_apart(on, counters, &step);
+        let is_used = match is_apart {
+            // There is memory for one message.
+            true => before.iter().any(|step| self.is_apart(on, counters, step)),
+            false => before.iter().filter_map(used).flatten().flatten().any(overlaps),
+        };
+        if is_used {
             return false;
         }
+        let target = match is_apart {
+            true => self.work.incoming.target(dst.bytes),
+            false => self.target(on, counters, dst),
+        };
         let head = [self.sequence, self.signature, dst.bytes];
         let index = counters.taken[member] + messages;
-        kernel::post_receive(channel, (member, index), head, self.target(on, counters, dst));
+        kernel::post_receive(channel, (member, index), head, target);
         true
+    }
+
+    /// Whether a message is not received where the step puts its sum, since the other operand lies
+    /// there.
+    fn is_apart<C: Substrate>(&self, on: &C, counters: &Counters, step: &Step) -> bool {
+        let Step::ReceiveReduce { dst, with, .. } = *step else { return false };
+        let (sum, own) = (self.source(on, counters, dst), self.source(on, counters, with));
+        sum.start() == own.start()
+    }
+
+    /// The data of the message of a step that combines it: what was received where it was posted,
+    /// with what came before in its slot, or all of it in the slot.
+    pub(super) fn take_posted_sum<'a, C: Substrate>(
+        &'a self,
+        on: &'a C,
+        counters: &'a Counters,
+        (from, index): (usize, u64),
+        in_slot: Source<'a>,
+    ) -> Source<'a> {
+        if self.plan.combined_bytes == 0 {
+            return in_slot;
+        }
+        let Some(before) = on.channel().complete_receive(from, index) else { return in_slot };
+        let step = &self.plan.steps[self.position.cursor];
+        let Step::ReceiveReduce { dst, .. } = *step else { return in_slot };
+        let posted = match self.is_apart(on, counters, step) {
+            true => self.work.incoming.target(dst.bytes),
+            false => self.target(on, counters, dst),
+        };
+        kernel::copy(posted.part(0, before), in_slot.part(0, before));
+        self.performed.copied(before as usize);
+        posted.source()
     }
 }

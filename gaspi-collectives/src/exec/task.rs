@@ -62,6 +62,8 @@ pub(super) struct WorkMemory {
     /// For copies from other processes, and for sums that are then copied to several members.
     pub(super) pulled: OnceCell<Buffer>,
     pub(super) sums: OnceCell<Buffer>,
+    /// For a message that is to be combined.
+    pub(super) incoming: Buffer,
 }
 
 /// How far a task has come in its plan.
@@ -164,7 +166,12 @@ impl<F: Function> Task<F> {
         arithmetic: Arithmetic<F>,
         buffers: Buffers<'static>,
     ) -> Task<F> {
-        let scratch = Buffer::new(plan.scratch_bytes);
+        let work = WorkMemory {
+            scratch: Buffer::new(plan.scratch_bytes),
+            pulled: OnceCell::new(),
+            sums: OnceCell::new(),
+            incoming: Buffer::new(plan.combined_bytes),
+        };
         Task {
             plan,
             replaced: None,
@@ -172,7 +179,7 @@ impl<F: Function> Task<F> {
             signature,
             arithmetic,
             buffers,
-            work: WorkMemory { scratch, pulled: OnceCell::new(), sums: OnceCell::new() },
+            work,
             arguments: RefCell::default(),
             position: Position::default(),
             blocked: None,
@@ -476,7 +483,10 @@ impl<F: Function> Task<F> {
                 kernel::copy(to.part(0, here), message.part(0, here));
                 self.performed.copied(here as usize);
             }
-            Some(_) => stepped = self.combine_message(on, counters, message, dst, with),
+            Some(_) => {
+                let message = self.take_posted_sum(on, counters, (from, index), message);
+                stepped = self.combine_message(on, counters, message, dst, with);
+            }
         }
         counters.taken[from] = index + 1;
         channel.take(from, index + 1);

@@ -15,7 +15,10 @@ impl Buffer {
     /// At least `bytes` of zeroes.
     pub(crate) fn new(bytes: u64) -> Buffer {
         let units = (bytes as usize).div_ceil(size_of::<u128>());
-        Buffer((0..units).map(|_| UnsafeCell::new(0)).collect())
+        // Zeroes of the allocator, whose pages are taken when they are used.
+        let zeroes = Box::into_raw(vec![0_u128; units].into_boxed_slice());
+        // SAFETY: an UnsafeCell has the layout of what is in it.
+        Buffer(unsafe { Box::from_raw(zeroes as *mut [UnsafeCell<u128>]) })
     }
 
     /// The first `bytes`.

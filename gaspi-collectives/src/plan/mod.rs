@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) before: u64,
     /// Whether receives are posted ahead.
     pub(crate) posts_receives: bool,
+    /// Bytes of the largest message that is combined and whose receive may be posted.
+    pub(crate) combined_bytes: u64,
     /// Which messages are sent without copying their data first.
     pub(crate) zero_copy: ZeroCopy,
     /// Whether the result is written only when all steps have been done.
@@ -116,7 +118,9 @@ impl PlanKey {
             let steps = guard.around(shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
             let zero_copy = zero_copy::sends(&steps, shape.one_machine);
-            let posts_receives = !algorithm.requires_one_node() && posts_receives(&steps);
+            let by_messages = !algorithm.requires_one_node();
+            let posts_receives = by_messages && steps.iter().any(|step| posted_bytes(step) > 0);
+            let combined_bytes = if by_messages { combined_bytes(&steps) } else { 0 };
             let mut extents = extents(self.collective, shape);
             let own = extents[shape.me as usize];
             if !algorithm.requires_reach() {
@@ -133,6 +137,7 @@ impl PlanKey {
                 own,
                 before,
                 posts_receives,
+                combined_bytes,
                 zero_copy,
                 buffers_output,
             }))
@@ -193,12 +198,26 @@ fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<
 
 /// Receives are posted for data from this size on: less is copied as quickly.
 pub(crate) const POSTED_BYTES_MIN: u64 = 8 << 10;
+/// The same for data that is combined: it goes to memory that is in the caches, which slots, used
+/// in turn, are not.
+const POSTED_SUM_BYTES_MIN: u64 = 32 << 10;
 
-/// Whether some of these steps receive enough data to be posted.
-fn posts_receives(steps: &[Step]) -> bool {
-    steps
-        .iter()
-        .any(|step| matches!(step, Step::Receive { dst, .. } if dst.bytes >= POSTED_BYTES_MIN))
+/// Bytes that a step receives where that is enough for its receive to be posted, else 0.
+pub(crate) fn posted_bytes(step: &Step) -> u64 {
+    match step {
+        Step::Receive { dst, .. } if dst.bytes >= POSTED_BYTES_MIN => dst.bytes,
+        Step::ReceiveReduce { dst, .. } if dst.bytes >= POSTED_SUM_BYTES_MIN => dst.bytes,
+        _ => 0,
+    }
+}
+
+/// The most of those that are combined.
+fn combined_bytes(steps: &[Step]) -> u64 {
+    let of_step = |step: &Step| match step {
+        Step::ReceiveReduce { .. } => posted_bytes(step),
+        _ => 0,
+    };
+    steps.iter().map(of_step).max().unwrap_or(0)
 }
 
 #[cfg(test)]

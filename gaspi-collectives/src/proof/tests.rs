@@ -213,6 +213,18 @@ proofs! {
     hierarchical_is_right: Hierarchical,
 }
 
+/// Where all members are known to agree, partial results lie in the output: too early otherwise.
+#[test]
+fn outputs_that_are_written_too_early_are_found() {
+    for algorithm in [Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling] {
+        let agreed = Shape { agreed: true, ..shape(4, 8) };
+        let call = call(algorithm, Collective::Allreduce, &agreed).unwrap();
+        assert_eq!(prove(std::slice::from_ref(&call), 1), Ok(()));
+        let fault = prove(&[Call { agrees: true, ..call }], 1).unwrap_err();
+        assert!(fault.what.starts_with("writes its output, but"), "{algorithm}: {fault}");
+    }
+}
+
 /// Numbers that look random, the same for a seed.
 fn next(seed: &mut u64) -> u64 {
     *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

@@ -279,7 +279,7 @@ fn of_one_that_prepares_what_others_run() {
 
 fn nothing_at_all_is_written_where_everybody_depends_on_everybody() {
     use Collective::{Allgather, Allreduce, Alltoall, ReduceScatter};
-    // Kept apart until all is there, and only begun when all have met.
+    // Kept apart until all is there, or begun when all have met; or written by steps that know.
     for count in [700, 40_000] {
         for collective in [Allreduce, ReduceScatter, Allgather, Alltoall] {
             let messages = |a: &&Algorithm| a.serves(collective) && !a.requires_one_node();

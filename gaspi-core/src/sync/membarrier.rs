@@ -79,7 +79,7 @@ pub(super) fn prepare_private() {
 
 /// Whether the frequent side's fence within a process costs nothing.
 #[inline(always)]
-pub(super) fn fences_are_light() -> bool {
+pub(crate) fn fences_are_light() -> bool {
     PRIVATE_FENCES.load(Ordering::Relaxed)
 }
 
@@ -94,7 +94,7 @@ pub(super) fn light_private() {
 }
 
 /// The rare side's fence within a process.
-pub(super) fn heavy_private() {
+pub(crate) fn heavy_private() {
     fence(Ordering::SeqCst);
     if fences_are_light() {
         membarrier(CMD_PRIVATE_EXPEDITED);

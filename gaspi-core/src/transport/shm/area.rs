@@ -415,6 +415,15 @@ impl SharedArea {
         self.pairs(self.own)
     }
 
+    /// The fence of a sleeper of this rank, which pays for those of its wakers that are fenced by
+    /// [`SharedArea::light`]. Alone on its node it has such wakers among its own threads only.
+    pub(crate) fn heavy_fence(&self) {
+        match *self.locals {
+            [_] if membarrier::fences_are_light() => membarrier::heavy_private(),
+            _ => membarrier::heavy_global(),
+        }
+    }
+
     #[inline]
     pub(crate) fn light(&self) -> Light {
         if self.membarrier.load(Ordering::Relaxed) { Light::Compiler } else { Light::Full }
