@@ -72,6 +72,9 @@ impl<F: Function> Task<F> {
             other.start < to.end && to.start < other.end
         };
         let is_apart = self.is_apart(on, counters, &step);
+        if is_apart && dst.bytes > self.work.incoming.len() {
+            return true;
+        }
         let is_used = match is_apart {
             // There is memory for one message.
             true => before.iter().any(|step| self.is_apart(on, counters, step)),
@@ -107,7 +110,7 @@ impl<F: Function> Task<F> {
         (from, index): (usize, u64),
         in_slot: Source<'a>,
     ) -> Source<'a> {
-        if self.plan.combined_bytes == 0 {
+        if !self.plan.posts_receives {
             return in_slot;
         }
         let Some(before) = on.channel().complete_receive(from, index) else { return in_slot };

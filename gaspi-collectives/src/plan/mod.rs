@@ -35,8 +35,8 @@ pub(crate) struct Plan {
     pub(crate) before: u64,
     /// Whether receives are posted ahead.
     pub(crate) posts_receives: bool,
-    /// Bytes of the largest message that is combined and whose receive may be posted.
-    pub(crate) combined_bytes: u64,
+    /// Bytes of the largest message that is received apart and then combined, 0 for none.
+    pub(crate) apart_bytes: u64,
     /// Which messages are sent without copying their data first.
     pub(crate) zero_copy: ZeroCopy,
     /// Whether the result is written only when all steps have been done.
@@ -120,7 +120,7 @@ impl PlanKey {
             let zero_copy = zero_copy::sends(&steps, shape.one_machine);
             let by_messages = !algorithm.requires_one_node();
             let posts_receives = by_messages && steps.iter().any(|step| posted_bytes(step) > 0);
-            let combined_bytes = if by_messages { combined_bytes(&steps) } else { 0 };
+            let apart_bytes = if by_messages { apart_bytes(&steps) } else { 0 };
             let mut extents = extents(self.collective, shape);
             let own = extents[shape.me as usize];
             if !algorithm.requires_reach() {
@@ -137,7 +137,7 @@ impl PlanKey {
                 own,
                 before,
                 posts_receives,
-                combined_bytes,
+                apart_bytes,
                 zero_copy,
                 buffers_output,
             }))
@@ -201,6 +201,8 @@ pub(crate) const POSTED_BYTES_MIN: u64 = 8 << 10;
 /// The same for data that is combined: it goes to memory that is in the caches, which slots, used
 /// in turn, are not.
 const POSTED_SUM_BYTES_MIN: u64 = 32 << 10;
+/// The same where that is memory of its own, since the other operand lies where the sum goes.
+const APART_BYTES_MIN: u64 = 128 << 10;
 
 /// Bytes that a step receives where that is enough for its receive to be posted, else 0.
 pub(crate) fn posted_bytes(step: &Step) -> u64 {
@@ -211,10 +213,10 @@ pub(crate) fn posted_bytes(step: &Step) -> u64 {
     }
 }
 
-/// The most of those that are combined.
-fn combined_bytes(steps: &[Step]) -> u64 {
+/// Bytes of the largest message that may be received apart.
+fn apart_bytes(steps: &[Step]) -> u64 {
     let of_step = |step: &Step| match step {
-        Step::ReceiveReduce { .. } => posted_bytes(step),
+        Step::ReceiveReduce { dst, .. } if dst.bytes >= APART_BYTES_MIN => dst.bytes,
         _ => 0,
     };
     steps.iter().map(of_step).max().unwrap_or(0)

@@ -163,7 +163,7 @@ impl StandardKey {
             own: [self.bytes(); 2],
             before: 0,
             posts_receives: false,
-            combined_bytes: 0,
+            apart_bytes: 0,
             zero_copy: ZeroCopy::default(),
             buffers_output: false,
         }))

@@ -84,7 +84,8 @@ pub(crate) enum Flush {
     Awaited,
     /// Those that probably will not go along with something else.
     Undelayed {
-        /// A tick of the progress thread: at the second one nothing is delayed any longer.
+        /// A tick of the progress thread, or a sleep on the sockets: at the second one without a
+        /// post in between nothing is delayed any longer.
         tick: bool,
     },
 }

@@ -13,6 +13,9 @@ use crate::transport::verbs::Verbs;
 use crate::wait::{Looks, Sockets, Waiter};
 use std::time::Duration;
 
+/// How long a caller sleeps at most that holds acknowledgements back for which nobody waits.
+const ACKS_HELD_MAX: Duration = Duration::from_millis(1);
+
 /// What brings something from ranks of other nodes: streams, and a device if there is one.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrivals<'a> {
@@ -153,7 +156,10 @@ impl Sockets for Tcp<'_> {
             return false;
         };
         endpoints.polling.note_caller_poll();
-        receiver.flush_acks(*self, Flush::All);
+        receiver.flush_acks(*self, Flush::Awaited);
+        // Those for which nobody waits go along with the next post, if there is one soon.
+        receiver.flush_acks(*self, Flush::Undelayed { tick: true });
+        let limit = if receiver.has_unsent_acks() { limit.min(ACKS_HELD_MAX) } else { limit };
         let all = receiver.rejoin_epoll(endpoints);
         endpoints.polling.set_sleeper(true);
         // Else the progress thread wakes for the same news, most likely on the same core.
