@@ -31,6 +31,7 @@ mod queues;
 mod runtime;
 mod segments;
 mod statistics;
+mod switch;
 mod threads;
 mod topology;
 mod types;

@@ -1,16 +1,20 @@
 //! Standard error: `[rank host] call: reason; remedy`, each cause once, as many as a person can
-//! read, at the level of `GASPI_LOG` (0/none, 1/error, 2/warn, 3/info, 4/debug; 1 if not set).
+//! read, at the level of `GASPI_LOG` (0/none, 1/error, 2/warn, 3/info, 4/debug, 5/trace;
+//! 1 if not set). Another word is an error of init, which is told at level 1.
 //!
 //! Never blocks on a lock of its own, never raises SIGPIPE.
 
+use gaspi_core::Error;
 use gaspi_core::os::process;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::{Duration, Instant};
 
+const VARIABLE: &str = "GASPI_LOG";
 /// Lines that may follow each other at once; then one per [`REFILL`].
 const BURST: u32 = 20;
 const REFILL: Duration = Duration::from_secs(1);
@@ -32,7 +36,7 @@ pub(crate) fn identify(identity: Option<(u16, String)>) {
 pub(crate) fn level() -> LevelFilter {
     static LEVEL: OnceLock<LevelFilter> = OnceLock::new();
     *LEVEL.get_or_init(|| {
-        let level = parse(std::env::var("GASPI_LOG").ok().as_deref());
+        let level = parse(std::env::var_os(VARIABLE).as_deref()).unwrap_or(LevelFilter::Error);
         if log::set_logger(&Stderr).is_ok() {
             log::set_max_level(level);
         }
@@ -40,15 +44,32 @@ pub(crate) fn level() -> LevelFilter {
     })
 }
 
-fn parse(text: Option<&str>) -> LevelFilter {
-    match text.map(|text| text.trim().to_ascii_lowercase()).as_deref() {
-        Some("0" | "none" | "off") => LevelFilter::Off,
-        Some("2" | "warn" | "warning") => LevelFilter::Warn,
-        Some("3" | "info") => LevelFilter::Info,
-        Some("4" | "debug") => LevelFilter::Debug,
-        Some("5" | "trace") => LevelFilter::Trace,
-        _ => LevelFilter::Error,
-    }
+/// Whether the environment asks for a level that there is.
+///
+/// # Errors
+/// [`Error::Environment`] names the levels.
+pub(crate) fn check() -> Result<(), Error> {
+    parse(std::env::var_os(VARIABLE).as_deref()).map(|_| ())
+}
+
+fn parse(text: Option<&OsStr>) -> Result<LevelFilter, Error> {
+    let Some(text) = text.map(OsStr::to_string_lossy) else { return Ok(LevelFilter::Error) };
+    Ok(match text.trim().to_ascii_lowercase().as_str() {
+        "0" | "none" | "off" => LevelFilter::Off,
+        "1" | "error" => LevelFilter::Error,
+        "2" | "warn" | "warning" => LevelFilter::Warn,
+        "3" | "info" => LevelFilter::Info,
+        "4" | "debug" => LevelFilter::Debug,
+        "5" | "trace" => LevelFilter::Trace,
+        _ => {
+            return Err(Error::Environment {
+                reason: format!(
+                    "{VARIABLE} is {text:?}; it can be none, error, warn, info, debug or trace, \
+                     or 0 to 5"
+                ),
+            });
+        }
+    })
 }
 
 /// Logs the failure of a procedure.
@@ -208,11 +229,15 @@ mod tests {
 
     #[test]
     fn levels_by_number_and_name() {
-        assert_eq!(parse(None), LevelFilter::Error);
-        assert_eq!(parse(Some("nonsense")), LevelFilter::Error);
-        assert_eq!(parse(Some("0")), LevelFilter::Off);
-        assert_eq!(parse(Some(" Debug ")), LevelFilter::Debug);
-        assert_eq!(parse(Some("3")), LevelFilter::Info);
+        let level = |text: &str| parse(Some(OsStr::new(text))).ok();
+        assert_eq!(parse(None).ok(), Some(LevelFilter::Error));
+        assert_eq!(level("1"), Some(LevelFilter::Error));
+        assert_eq!(level("0"), Some(LevelFilter::Off));
+        assert_eq!(level(" Debug "), Some(LevelFilter::Debug));
+        assert_eq!(level("3"), Some(LevelFilter::Info));
+        for wrong in ["", "nonsense", "-1", "6", "18446744073709551616", "info,"] {
+            assert_eq!(level(wrong), None, "{wrong:?}");
+        }
     }
 
     #[test]

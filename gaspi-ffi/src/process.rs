@@ -12,6 +12,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 fn joining(timeout: Timeout) -> Result<PendingInit, Failure> {
+    logging::check()?;
+    statistics::check()?;
+    topology::check()?;
     let job = Job::from_environment_within(timeout)?;
     // Errors from here on name the rank.
     let host =

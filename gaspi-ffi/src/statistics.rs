@@ -3,6 +3,7 @@
 use crate::error::Failure;
 use crate::printf;
 use crate::runtime;
+use crate::switch;
 use crate::types::*;
 use gaspi_core::{Rank, Runtime};
 use std::ffi::CString;
@@ -141,9 +142,20 @@ fn table(rt: &Runtime) -> String {
     text
 }
 
+/// The variable that asks for a summary at the end.
+const VARIABLE: &str = "GASPI_STATISTICS";
+
 /// Whether the environment asks for a summary at the end.
 pub(crate) fn asked_for() -> bool {
-    std::env::var("GASPI_STATISTICS").is_ok_and(|value| !matches!(value.trim(), "" | "0"))
+    switch::is_on(VARIABLE).unwrap_or(false)
+}
+
+/// Whether that can be understood.
+///
+/// # Errors
+/// [`gaspi_core::Error::Environment`] says what is possible.
+pub(crate) fn check() -> Result<(), gaspi_core::Error> {
+    switch::is_on(VARIABLE).map(|_| ())
 }
 
 /// The name of a counter for a rank, in a table that says that it is about ranks.

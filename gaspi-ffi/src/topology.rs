@@ -2,6 +2,7 @@
 
 use crate::error::Failure;
 use crate::printf;
+use crate::switch;
 use crate::types::*;
 use gaspi_core::os::affinity;
 
@@ -56,9 +57,20 @@ fn bind(node: u32) -> Result<(), String> {
     }
 }
 
+/// The variable that asks a rank to bind itself.
+const VARIABLE: &str = "GASPI_SET_NUMA_SOCKET";
+
+/// Whether what it says can be understood.
+///
+/// # Errors
+/// [`gaspi_core::Error::Environment`] says what is possible.
+pub(crate) fn check() -> Result<(), gaspi_core::Error> {
+    switch::is_on(VARIABLE).map(|_| ())
+}
+
 /// The node that the launcher gave to this rank, if it was asked to bind.
 fn launched_for() -> Option<u32> {
-    (std::env::var("GASPI_SET_NUMA_SOCKET").ok()?.trim() == "1").then_some(())?;
+    switch::is_on(VARIABLE).unwrap_or(false).then_some(())?;
     std::env::var("GASPI_SOCKET").ok()?.trim().parse().ok()
 }
 

@@ -200,6 +200,26 @@ fn lines<'t>(log: &'t str, text: &str) -> Vec<&'t str> {
 }
 
 #[test]
+fn variables_that_mean_nothing_are_an_error_of_init() {
+    let program = build("logging.c", &[]);
+    for (variable, values, possible) in [
+        ("GASPI_LOG", &["", "foo", "-1", "99999999999999999999"][..], "none, error, warn, info"),
+        ("GASPI_STATISTICS", &["foo", "-1", "99999999999999999999"], "0 or 1"),
+        ("GASPI_SET_NUMA_SOCKET", &["foo", "-1", "99999999999999999999"], "0 or 1"),
+        ("GASPI_TRANSPORT", &["foo", "-1"], "auto, shm, tcp or verbs"),
+        ("GASPI_ATOMICS", &["foo", "-1"], "cpu or nic"),
+    ] {
+        for value in values {
+            let output = command(&program).env(variable, value).output().unwrap();
+            let log = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{variable}={value}: {log}");
+            let told = format!("gaspi_proc_init: environment: {variable} is {value:?}; it can be ");
+            assert!(log.contains(&told) && log.contains(possible), "{variable}={value}: {log}");
+        }
+    }
+}
+
+#[test]
 fn net_info_prints_what_carries_the_data_whatever_the_level() {
     for (rank, (stdout, stderr)) in logged_at(Some("none")).into_iter().enumerate() {
         assert_eq!(stderr, "");

@@ -18,15 +18,11 @@ const RANKS_MAX: u64 = 65535;
 /// # Errors
 /// It cannot be read, is empty, or names something that cannot be a host.
 pub fn read(file: &Path) -> Result<Vec<String>, String> {
-    let hosts = host_file::read(file).map_err(|error| {
+    host_file::read_checked(file, &check).map_err(|error| {
         // The library speaks of the environment; here the file came from the command line.
         let text = error.to_string();
         text.strip_prefix("environment: ").unwrap_or(&text).to_owned()
-    })?;
-    for host in &hosts {
-        check(host).map_err(|reason| format!("machine file {}: {reason}", file.display()))?;
-    }
-    Ok(hosts)
+    })
 }
 
 /// The hosts of a list such as "a:2,b" or "[fd00::1]:2,10.0.0.1", by rank: each as often as the

@@ -30,7 +30,8 @@ const PIECE: usize = 4096;
 #[command(name = "gaspi_logger", version, after_help = AFTER_HELP)]
 struct Arguments {
     /// Listen on UDP port PORT instead of the one that programs send to; 0 takes a free one.
-    #[arg(short = 'p', long = "port", value_name = "PORT", default_value_t = PORT)]
+    #[arg(short = 'p', long = "port", value_name = "PORT", default_value_t = PORT,
+          allow_negative_numbers = true)]
     port: u16,
 }
 

@@ -525,6 +525,28 @@ fn a_prompt_is_shown_before_its_line_is_finished() {
 }
 
 #[test]
+fn a_progress_bar_is_shown_while_it_grows() {
+    for (option, shown) in [("", "\r10%\r20%"), ("--label", "[1] \r[1] 10%\r[1] 20%")] {
+        let directory = tempfile::tempdir().expect("directory");
+        let gate = gate(directory.path());
+        // Open for reading, too, so that the rank opens it without waiting.
+        let mut go = fs::OpenOptions::new().read(true).write(true).open(&gate).expect("gate");
+        let text = format!(
+            "exec 3<>{}; if [ $GASPI_RANK = 1 ]; then printf '\\r10%%\\r20%%'; fi; {AWAIT}",
+            gate.display()
+        );
+        let mut line = vec!["-n", "2"];
+        line.extend(Some(option).filter(|option| !option.is_empty()));
+        line.extend(["sh", "-c", &text]);
+        let mut run = Run::start(gaspi_run(&line));
+        // The rank waits: its line has not ended.
+        run.until(shown);
+        go.write_all(b"\n\n").expect("gate");
+        run.finish().success();
+    }
+}
+
+#[test]
 fn rank_0_under_a_debugger() {
     let mut command = gaspi_run(&["-n", "2", "-d", "echo", "two words", "x"]);
     command.stdin(Stdio::piped());

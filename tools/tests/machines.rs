@@ -1,10 +1,11 @@
 //! One machine under several names is recognised as one, and its ranks have the limits that
-//! gaspi_run has.
+//! gaspi_run has. What is wrong in a machine file is told with its line.
 
 mod harness;
 
 use harness::far::Far;
-use harness::{Outcome, Run};
+use harness::{Outcome, Run, run};
+use std::fs;
 use std::process::{Command, Stdio};
 
 /// Runs gaspi_run behind shell commands that change what it inherits.
@@ -97,4 +98,27 @@ fn a_lower_hard_limit_is_told_with_the_host() {
         "gaspi_run: host 240.0.0.1: the limit of open files is 300, not 500 as for gaspi_run";
     assert!(outcome.stderr.starts_with(told), "{}", outcome.stderr);
     assert_eq!(outcome.stderr.lines().count(), 1, "{}", outcome.stderr);
+}
+
+/// What gaspi_run says of a machine file of these bytes, behind its name.
+fn refused_file(bytes: &[u8]) -> String {
+    let directory = tempfile::tempdir().expect("directory");
+    let path = directory.path().join("machines");
+    fs::write(&path, bytes).expect("write");
+    let path = path.to_str().expect("path");
+    let refused = run(&["-m", path, "--dry-run"]);
+    assert_eq!((refused.code, &*refused.stdout), (Some(2), ""), "{}", refused.stderr);
+    let begin = format!("gaspi_run: machine file {path}:");
+    let rest = refused.stderr.strip_prefix(&begin);
+    rest.unwrap_or_else(|| panic!("{}", refused.stderr)).to_owned()
+}
+
+#[test]
+fn errors_of_machine_files_name_file_and_line() {
+    let wrong = refused_file(b"# hosts\n127.0.0.1\n127.0.0.1 slots=none\n");
+    assert!(wrong.starts_with("3: \"127.0.0.1 slots=none\": the number of slots"), "{wrong}");
+    let option = refused_file(b"127.0.0.1\n\n-oProxyCommand=x\n");
+    assert!(option.starts_with("3: \"-oProxyCommand=x\" cannot be the name"), "{option}");
+    let latin = refused_file(b"127.0.0.1\nb\xe4r\n");
+    assert_eq!(latin, "2: \"b\\xe4r\" is no UTF-8\n");
 }

@@ -50,6 +50,7 @@ impl DeviceChoice {
 
 /// The job as the variables describe it.
 fn describe(variables: &Variables<'_>, deadline: Deadline) -> Result<Job> {
+    let (transport, device) = (transport(variables)?, device_choice(variables)?);
     let (chosen, why) = launchers::choose(variables)?;
     let Some((launcher, task)) = chosen else {
         log::info!("proc_init: a job of one rank: {why}");
@@ -66,8 +67,8 @@ fn describe(variables: &Variables<'_>, deadline: Deadline) -> Result<Job> {
     if let Some(local_rank) = local_rank(variables, job.size)? {
         job.local_rank = local_rank;
     }
-    job.transport = transport(variables)?;
-    job.device = device_choice(variables)?;
+    job.transport = transport;
+    job.device = device;
     Ok(job)
 }
 

@@ -5,6 +5,7 @@
 //! newline are all fine.
 
 use crate::error::{Error, Result};
+use std::fmt;
 use std::path::Path;
 
 /// Bytes of the largest machine file that is read.
@@ -15,11 +16,37 @@ const NO_HOST: &str = "no host is before the number of slots";
 /// Slots of all lines.
 const SLOTS_MAX: usize = 1 << 20;
 
+/// What is wrong with a line of a machine file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BadLine {
+    /// The first line is 1.
+    pub line: usize,
+    /// In words, with the text of the line.
+    pub reason: String,
+}
+
+impl fmt::Display for BadLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.reason)
+    }
+}
+
 /// The hosts of a machine file, by rank.
 ///
 /// # Errors
-/// [`Error::Environment`] if it cannot be read or is empty.
+/// [`Error::Environment`] if it cannot be read or is empty; `FILE:LINE: reason` if a line is wrong.
 pub fn read(path: &Path) -> Result<Vec<String>> {
+    read_checked(path, &|_| Ok(()))
+}
+
+/// The same; `check` says of each host why it cannot be one.
+///
+/// # Errors
+/// As [`read`], and what `check` says.
+pub fn read_checked(
+    path: &Path,
+    check: &dyn Fn(&str) -> std::result::Result<(), String>,
+) -> Result<Vec<String>> {
     let wrong = |reason: String| Error::Environment {
         reason: format!("machine file {}: {reason}", path.display()),
     };
@@ -31,7 +58,9 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
         return Err(wrong(format!("{} bytes cannot be a list of hosts", about.len())));
     }
     let text = std::fs::read(path).map_err(|error| wrong(error.to_string()))?;
-    let hosts = parse(&text).map_err(wrong)?;
+    let hosts = expand(&text, check).map_err(|BadLine { line, reason }| Error::Environment {
+        reason: format!("machine file {}:{line}: {reason}", path.display()),
+    })?;
     if hosts.is_empty() {
         return Err(wrong(
             "it names no host; write one host per line, line r for rank r".to_owned(),
@@ -44,12 +73,23 @@ pub fn read(path: &Path) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// What is wrong with a line.
-pub fn parse(text: &[u8]) -> std::result::Result<Vec<String>, String> {
+pub fn parse(text: &[u8]) -> std::result::Result<Vec<String>, BadLine> {
+    expand(text, &|_| Ok(()))
+}
+
+fn expand(
+    text: &[u8],
+    check: &dyn Fn(&str) -> std::result::Result<(), String>,
+) -> std::result::Result<Vec<String>, BadLine> {
     let mut hosts = Vec::new();
-    for (host, slots) in slots(text)? {
-        if hosts.len() + slots as usize > SLOTS_MAX {
-            return Err(format!("it has more than {SLOTS_MAX} slots"));
-        }
+    for found in lines(text) {
+        let (line, (host, slots)) = found?;
+        let checked = if hosts.len() + slots as usize > SLOTS_MAX {
+            Err(format!("up to here it has more than {SLOTS_MAX} slots"))
+        } else {
+            check(&host)
+        };
+        checked.map_err(|reason| BadLine { line, reason })?;
         hosts.extend(std::iter::repeat_n(host, slots as usize));
     }
     Ok(hosts)
@@ -59,11 +99,33 @@ pub fn parse(text: &[u8]) -> std::result::Result<Vec<String>, String> {
 ///
 /// # Errors
 /// What is wrong with a line.
-pub fn slots(text: &[u8]) -> std::result::Result<Vec<(String, u32)>, String> {
-    let text = String::from_utf8_lossy(text);
-    let text = text.trim_start_matches('\u{feff}');
-    let lines = text.split(['\n', '\r']).map(|line| line.split('#').next().unwrap_or("").trim());
-    lines.filter(|line| !line.is_empty()).map(entry).collect()
+pub fn slots(text: &[u8]) -> std::result::Result<Vec<(String, u32)>, BadLine> {
+    lines(text).map(|found| found.map(|(_, entry)| entry)).collect()
+}
+
+type Line = (usize, (String, u32));
+
+/// The lines that name a host, with their numbers. A carriage return alone ends one, too, but is
+/// not counted, as editors and compilers do not.
+fn lines(text: &[u8]) -> impl Iterator<Item = std::result::Result<Line, BadLine>> {
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let numbered = (1..).zip(text.split(|byte| *byte == b'\n'));
+    let parts = numbered.flat_map(|(number, line)| {
+        line.split(|byte| *byte == b'\r').map(move |part| (number, part))
+    });
+    parts.filter_map(|(line, part)| {
+        let part = part.split(|byte| *byte == b'#').next().unwrap_or_default();
+        let found = match str::from_utf8(part) {
+            Ok(text) if text.trim().is_empty() => return None,
+            Ok(text) => entry(text.trim()),
+            // ssh, the resolver and terminals would each make something else of it.
+            Err(_) => Err(format!("\"{}\" is no UTF-8", part.trim_ascii().escape_ascii())),
+        };
+        Some(match found {
+            Ok(entry) => Ok((line, entry)),
+            Err(reason) => Err(BadLine { line, reason }),
+        })
+    })
 }
 
 /// `host`, `host:4` or `host slots=4`. Other words of the files of Open MPI mean nothing here.
@@ -125,7 +187,8 @@ mod tests {
             assert_eq!(parse(text.as_bytes()).expect(text), expected, "{text:?}");
         }
         assert!(parse(b"\n\r\n # nothing\n").expect("nothing").is_empty());
-        assert_eq!(parse(b"\xff\n").expect("a name").len(), 1);
+        // What is no UTF-8 may stand in a comment.
+        assert_eq!(parse(b"a # \xff\n").expect("a name").len(), 1);
     }
 
     #[test]
@@ -149,13 +212,29 @@ mod tests {
             ("a:2 slots=2", "slots=N"),
             ("[::1]x", "behind the bracket"),
         ] {
-            let error = parse(text.as_bytes()).expect_err(text);
+            let error = parse(text.as_bytes()).expect_err(text).to_string();
             assert!(error.contains(why) && error.contains(&format!("{text:?}")), "{error}");
         }
         let many = "a slots=65535\n".repeat(17);
-        assert!(parse(many.as_bytes()).expect_err("too many").contains("more than 1048576 slots"));
+        let error = parse(many.as_bytes()).expect_err("too many");
+        assert!(error.reason.contains("more than 1048576 slots"), "{error}");
+        assert_eq!(error.line, 17);
         let lines = "a\n".repeat(1_000_000);
         assert_eq!(parse(lines.as_bytes()).expect("lines").len(), 1_000_000);
+    }
+
+    #[test]
+    fn errors_tell_the_number_of_the_line() {
+        for (text, number, why) in [
+            (&b"a b"[..], 1, "\"a b\": behind the host"),
+            (b"# hosts\n\na\nb:0 # none\n", 4, "\"b:0\": the number of slots"),
+            (b"a\r\n\r\nb:0\r\n", 3, "\"b:0\""),
+            (b"\xef\xbb\xbfa\n\tb\xe4r\x1b[2J # Umlaut\n", 2, "\"b\\xe4r\\x1b[2J\" is no UTF-8"),
+        ] {
+            let error = parse(text).expect_err("accepted");
+            assert!(error.line == number && error.reason.contains(why), "{text:?}: {error}");
+            assert_eq!(slots(text), Err(error));
+        }
     }
 
     #[test]
@@ -178,5 +257,12 @@ mod tests {
         assert!(directory.contains("directory"), "{directory}");
         let empty = read(Path::new("/dev/null")).expect_err("empty").to_string();
         assert!(empty.contains("names no host"), "{empty}");
+        let file = std::env::temp_dir().join(format!("gaspi-hosts-{}", std::process::id()));
+        std::fs::write(&file, "a\nb\n").expect("written");
+        let check = |host: &str| if host == "b" { Err("no b".to_owned()) } else { Ok(()) };
+        let checked = read_checked(&file, &check).map_err(|error| error.to_string());
+        std::fs::remove_file(&file).expect("removed");
+        let expected = format!("environment: machine file {}:2: no b", file.display());
+        assert_eq!(checked, Err(expected));
     }
 }

@@ -30,7 +30,8 @@ pub(crate) struct Arguments {
 
     /// Give up each other host that has not finished after TIME: seconds, or with units as in 90s,
     /// 5m.
-    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "60")]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "60",
+          allow_hyphen_values = true)]
     pub(crate) timeout: Duration,
 
     /// Only list the processes, and end none.

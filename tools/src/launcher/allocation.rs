@@ -26,12 +26,12 @@ type Reader = fn(&[u8]) -> Result<Slots, String>;
 
 /// Variables that name a file, and how the file is read; the first that is set counts.
 const FILES: [(&str, Reader); 6] = [
-    ("PBS_NODEFILE", host_file::slots),
-    ("LSB_DJOB_HOSTFILE", host_file::slots),
+    ("PBS_NODEFILE", numbered),
+    ("LSB_DJOB_HOSTFILE", numbered),
     ("PE_HOSTFILE", grid_engine),
-    ("OMPI_MCA_orte_default_hostfile", host_file::slots),
-    ("I_MPI_HYDRA_HOST_FILE", host_file::slots),
-    ("HYDRA_HOST_FILE", host_file::slots),
+    ("OMPI_MCA_orte_default_hostfile", numbered),
+    ("I_MPI_HYDRA_HOST_FILE", numbered),
+    ("HYDRA_HOST_FILE", numbered),
 ];
 
 const SLURM: &str = "SLURM_JOB_NODELIST";
@@ -145,15 +145,20 @@ fn slurm(list: &str, set: Lookup<'_>) -> Result<Slots, String> {
     Ok(hosts.into_iter().zip(counts).collect())
 }
 
+/// As machine files.
+fn numbered(text: &[u8]) -> Result<Slots, String> {
+    host_file::slots(text).map_err(|wrong| wrong.to_string())
+}
+
 /// `host slots queue processors`, a line for each host and queue.
 fn grid_engine(text: &[u8]) -> Result<Slots, String> {
     let text = String::from_utf8_lossy(text);
-    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let entry = |line: &str| {
+    let lines = (1..).zip(text.lines().map(str::trim)).filter(|(_, line)| !line.is_empty());
+    let entry = |(number, line): (usize, &str)| {
         let mut words = line.split_whitespace();
         match (words.next(), words.next().and_then(|count| count.parse::<u32>().ok())) {
             (Some(host), Some(count)) if count > 0 => Ok((host.to_owned(), count)),
-            _ => Err(format!("{line:?} is no host with a number of slots")),
+            _ => Err(format!("line {number}: {line:?} is no host with a number of slots")),
         }
     };
     lines.map(entry).collect()
@@ -277,8 +282,9 @@ mod tests {
             ("PBS_NODEFILE", "", "names no host"),
             ("PBS_NODEFILE", "-oProxyCommand=x\n", "cannot be the name"),
             ("PE_HOSTFILE", "n01\n", "no host with a number of slots"),
-            ("PE_HOSTFILE", "n01 0 q u\n", "no host with a number of slots"),
+            ("PE_HOSTFILE", "n01 1 q u\n\nn02 0 q u\n", "line 3: \"n02 0 q u\" is no host"),
             ("HYDRA_HOST_FILE", "n01:0\n", "1 to 65535"),
+            ("HYDRA_HOST_FILE", "# two\nn01:0\n", "line 2: \"n01:0\""),
         ] {
             let error = in_file(variable, text).expect_err(text);
             assert!(error.starts_with(variable) && error.contains(why), "{error}");

@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// Start N ranks [default: as many as the machine file, the list of hosts or the allocation has
     /// slots]
     #[arg(short = 'n', long = "nodes", visible_alias = "ranks", value_name = "N",
-          value_parser = ranks)]
+          value_parser = ranks, allow_negative_numbers = true)]
     pub(crate) ranks: Option<u32>,
 
     /// Take the host of rank r from line r of FILE, in any order; blank lines and # comments do not
@@ -121,17 +121,20 @@ pub(crate) struct Arguments {
 
     /// The job may lose ranks: the exit status is 0 if at least N ranks end with 0; as soon as
     /// fewer than N can, the job is ended as by --kill-on-failure
-    #[arg(long, value_name = "N", value_parser = ranks, conflicts_with = "kill_on_failure")]
+    #[arg(long, value_name = "N", value_parser = ranks, allow_negative_numbers = true,
+          conflicts_with = "kill_on_failure")]
     pub(crate) min_ranks: Option<u32>,
 
     /// If a rank fails, repeat at the end what the first one that did wrote last on standard error:
     /// at most N lines
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", allow_negative_numbers = true,
+          value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) last_lines: Option<u32>,
 
     /// End the job after TIME: seconds, or with units as in 90s, 30m, 1h30m. Says what each rank
     /// was doing, then SIGTERM, and SIGKILL three seconds later; the exit status is 124
-    #[arg(long, value_name = "TIME", value_parser = duration::parse)]
+    #[arg(long, value_name = "TIME", value_parser = duration::parse,
+          allow_hyphen_values = true)]
     pub(crate) timeout: Option<Duration>,
 
     /// Write the output of rank R to DIR/rank-R.out and DIR/rank-R.err instead of here, as it is
@@ -233,11 +236,43 @@ mod tests {
     }
 
     #[test]
+    fn absurd_numbers_are_told_without_a_wrong_tip() {
+        for (option, range) in [
+            ("-n", "1 to 65535"),
+            ("--min-ranks", "1 to 65535"),
+            ("--last-lines", "1..=1000"),
+            ("--timeout", "a time is"),
+            ("--tree", "0..=1024"),
+        ] {
+            for number in ["-1", "-1e9", "99999999999999999999", "1.5.2"] {
+                let joined = format!("{option}={number}");
+                let line = match option {
+                    "--tree" => vec!["gaspi_run", "-n", "2", &joined, "p"],
+                    "-n" => vec!["gaspi_run", option, number, "p"],
+                    _ => vec!["gaspi_run", "-n", "2", option, number, "p"],
+                };
+                let text = Arguments::try_parse_from(&line).err().map(|error| error.to_string());
+                let Some(text) = text else {
+                    // 3,000 milliards of years are a time.
+                    assert_eq!((option, number), ("--timeout", "99999999999999999999"));
+                    continue;
+                };
+                let named = text.contains(number) && !text.contains("tip:");
+                // What is no number at all has no range.
+                let ranged = text.contains(range) || text.contains("invalid digit");
+                assert!(named && (ranged || text.contains("number too large")), "{line:?}: {text}");
+            }
+        }
+        let text = Arguments::try_parse_from(["gaspi_run", "-n", "2", "--timeout", "-5s", "p"]);
+        let text = text.expect_err("accepted").to_string();
+        assert!(text.contains("-5s") && text.contains("a time is"), "{text}");
+    }
+
+    #[test]
     fn mistakes_are_told() {
         for (line, word) in [
             (&["gaspi_run", "-n", "0", "p"][..], "1 to 65535"),
             (&["gaspi_run", "-n", "100000", "p"], "1 to 65535"),
-            (&["gaspi_run", "-n", "-1", "p"], "-1"),
             (&["gaspi_run", "-n", "x", "p"], "1 to 65535"),
             (&["gaspi_run", "-n", "2"], "PROGRAM"),
             (&["gaspi_run", "--lable", "-n", "2", "p"], "--label"),

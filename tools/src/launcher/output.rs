@@ -3,11 +3,18 @@
 //! A line comes out in one piece, however many ranks write. A line that is longer than the buffer
 //! is passed on in parts; if another rank speaks in between, a newline is put in, so that a single
 //! writer's bytes are never changed.
+//!
+//! A line that is drawn anew behind carriage returns, such as a progress bar, comes out as it is
+//! written. One rank at a time draws: others' bars would cost a line each time they change, so they
+//! wait for the end of their line, or until the one that draws has ended its own or stands still.
 
 use gaspi_tools::system::{self, Identity, Watch};
 use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
 
+/// After how long another line that is drawn anew takes the place of one that stands still.
+const STANDS_STILL: Duration = Duration::from_secs(1);
 /// Bytes of an unfinished line that are kept back.
 const LINE_MAX: usize = 1 << 20;
 /// Bytes waiting for a slow reader from which on the ranks' pipes are left alone.
@@ -31,6 +38,10 @@ pub(crate) struct Sink {
     written: usize,
     /// Whose line is not finished yet.
     open: Option<Writer>,
+    /// That line ends in a carriage return so far.
+    returned: bool,
+    /// When something came last.
+    last: Instant,
     /// It cannot be written any more: what comes is read and dropped.
     closed: bool,
     /// Why, until somebody has asked.
@@ -43,7 +54,9 @@ impl Sink {
         let identity = system::identity(fd);
         let fd = fd.try_clone_to_owned()?;
         let (waiting, written) = (Vec::new(), 0);
-        Ok(Sink { fd, identity, waiting, written, open: None, closed: false, failure: None })
+        let (open, returned, last) = (None, false, Instant::now());
+        let (closed, failure) = (false, None);
+        Ok(Sink { fd, identity, waiting, written, open, returned, last, closed, failure })
     }
 
     /// Whether both lead to the same file, terminal or pipe.
@@ -78,13 +91,39 @@ impl Sink {
             self.waiting.push(b'\n');
             self.open = None;
         }
+        self.last = Instant::now();
         for line in text.split_inclusive(|byte| *byte == b'\n') {
             if self.open.is_none() {
                 self.waiting.extend_from_slice(label.as_bytes());
             }
-            self.waiting.extend_from_slice(line);
+            let goes_on = self.open.is_some() && self.returned;
+            self.put_labelled(label, line, goes_on);
+            self.returned = line.ends_with(b"\r");
             self.open = if line.ends_with(b"\n") { None } else { Some(writer) };
         }
+    }
+
+    /// A part of one line, behind a carriage return if it `returned`. What is drawn behind one gets
+    /// the label again, as it stands where the label was.
+    fn put_labelled(&mut self, label: &str, line: &[u8], mut returned: bool) {
+        if label.is_empty() {
+            self.waiting.extend_from_slice(line);
+            return;
+        }
+        for part in line.split_inclusive(|byte| *byte == b'\r') {
+            if returned && !matches!(part, [b'\r' | b'\n', ..]) {
+                self.waiting.extend_from_slice(label.as_bytes());
+            }
+            self.waiting.extend_from_slice(part);
+            returned = true;
+        }
+    }
+
+    /// Whether this writer may draw its line anew at `now` without costing a line of another one
+    /// that does so.
+    fn may_redraw(&self, writer: Writer, now: Instant) -> bool {
+        self.open.is_none_or(|open| open == writer)
+            || now.saturating_duration_since(self.last) >= STANDS_STILL
     }
 
     /// Writes what can be written without blocking.
@@ -131,11 +170,13 @@ pub(crate) struct Lines {
     writer: Writer,
     label: String,
     rest: Vec<u8>,
+    /// Something but a newline came behind a carriage return of this line.
+    redrawn: bool,
 }
 
 impl Lines {
     pub(crate) fn new(stream: usize, label: String) -> Lines {
-        Lines { writer: Writer::Stream(stream), label, rest: Vec::new() }
+        Lines { writer: Writer::Stream(stream), label, rest: Vec::new(), redrawn: false }
     }
 
     /// Takes in bytes and passes on the lines that they finish.
@@ -143,6 +184,7 @@ impl Lines {
         let finished = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         let (lines, rest) = bytes.split_at(finished);
         if !lines.is_empty() {
+            self.redrawn = false;
             if self.rest.is_empty() {
                 sink.put(self.writer, &self.label, lines);
             } else {
@@ -150,9 +192,18 @@ impl Lines {
                 self.finish(sink);
             }
         }
+        let looked_at = self.rest.len().saturating_sub(1);
         self.rest.extend_from_slice(rest);
+        self.redrawn |=
+            self.rest[looked_at..].windows(2).any(|pair| pair[0] == b'\r' && pair[1] != b'\n');
         if self.rest.len() > LINE_MAX {
             self.finish(sink);
+        } else if self.redrawn && sink.may_redraw(self.writer, Instant::now()) {
+            // A newline may follow the last carriage return.
+            let kept = if self.rest.ends_with(b"\r") { 1 } else { 0 };
+            let end = self.rest.len() - kept;
+            sink.put(self.writer, &self.label, &self.rest[..end]);
+            self.rest.drain(..end);
         }
     }
 
@@ -191,6 +242,46 @@ mod tests {
         two.finish(&mut sink);
         one.push(b"end\n", &mut sink);
         assert_eq!(text(&sink), "[2] a\n[2] b\n[1] half and half\n[2] c\n[1] end\n");
+    }
+
+    #[test]
+    fn a_line_that_is_drawn_anew_comes_at_once_with_its_label() {
+        let (mut sink, mut lines) = (sink(), Lines::new(1, "[1] ".into()));
+        lines.push(b"\r 10%", &mut sink);
+        assert_eq!(text(&sink), "[1] \r[1]  10%");
+        lines.push(b"\r", &mut sink);
+        lines.push(b" 20%\r 3", &mut sink);
+        lines.push(b"0%\r", &mut sink);
+        assert_eq!(text(&sink), "[1] \r[1]  10%\r[1]  20%\r[1]  30%");
+        lines.push(b"\ndone\r", &mut sink);
+        // It may be a line end of Windows, which is not taken apart.
+        assert!(text(&sink).ends_with("30%\r\n"), "{}", text(&sink));
+        lines.push(b"\nbar\r", &mut sink);
+        assert!(text(&sink).ends_with("30%\r\n[1] done\r\n"), "{}", text(&sink));
+        lines.push(b"bar 2\r", &mut sink);
+        assert!(text(&sink).ends_with("\n[1] bar\r[1] bar 2"), "{}", text(&sink));
+    }
+
+    #[test]
+    fn one_at_a_time_draws() {
+        let (mut sink, mut one, mut two) =
+            (sink(), Lines::new(1, String::new()), Lines::new(2, String::new()));
+        one.push(b"\r1", &mut sink);
+        two.push(b"\ra", &mut sink);
+        one.push(b"\r2", &mut sink);
+        assert_eq!(text(&sink), "\r1\r2");
+        // Whole lines are not held up.
+        two.push(b"\rb\n", &mut sink);
+        one.push(b"\r3", &mut sink);
+        two.push(b"\rc", &mut sink);
+        assert_eq!(text(&sink), "\r1\r2\n\ra\rb\n\r3");
+        sink.last = sink.last.checked_sub(STANDS_STILL).expect("a second ago");
+        two.push(b"\rd", &mut sink);
+        assert_eq!(text(&sink), "\r1\r2\n\ra\rb\n\r3\n\rc\rd");
+        one.push(b"\r4", &mut sink);
+        two.push(b"\n", &mut sink);
+        one.push(b"\r5", &mut sink);
+        assert!(text(&sink).ends_with("\n\rc\rd\n\r4\r5"), "{}", text(&sink));
     }
 
     #[test]
