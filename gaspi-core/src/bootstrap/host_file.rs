@@ -85,7 +85,7 @@ fn expand(
     for found in lines(text) {
         let (line, (host, slots)) = found?;
         let checked = if hosts.len() + slots as usize > SLOTS_MAX {
-            Err(format!("up to here it has more than {SLOTS_MAX} slots"))
+            Err(format!("it has more than {SLOTS_MAX} slots"))
         } else {
             check(&host)
         };
