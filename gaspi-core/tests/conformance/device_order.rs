@@ -3,6 +3,7 @@
 
 use super::budgets::until_by_device;
 use super::device_only::tell_all;
+use super::verbs::LIMIT_OF_CHANGE;
 use super::*;
 use crate::ranks::{now, run_owned_with_devices, run_with_prepared};
 use gaspi_mock_card::Fabric;
@@ -368,6 +369,64 @@ fn a_step_ends_behind_what_the_device_has_brought() {
     news_that_come_during_a_look(4, tells, |rt| has_ended(step(rt, Timeout::Test)));
 }
 
+/// Rank 0 leaves while a thread of rank 1 is in the middle of a look at what its device brings, and
+/// does not run. Its goodbye goes by the device, and its socket ends once that has arrived.
+fn what_the_device_has_brought_comes_ahead_of_the_end_of_its_socket() {
+    let both = Barrier::new(2);
+    let ask = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
+    let options = ("", &Config::default());
+    run_owned_with_devices(
+        2,
+        options,
+        |_| (),
+        ask,
+        |rt, fabric| {
+            make(&rt, S0, 4096);
+            let sent = || [0, 1].map(|device| fabric.counter(device, "solicited"));
+            let by_device = |before: [u64; 2]| (0..2).all(|device| sent()[device] > before[device]);
+            within(LIMIT_OF_CHANGE, "messages by the devices", || {
+                loop {
+                    let before = sent();
+                    both.wait();
+                    meet(&rt);
+                    both.wait();
+                    let found = by_device(before);
+                    both.wait();
+                    if found {
+                        break;
+                    }
+                }
+            });
+            if rt.rank() == Rank(0) {
+                both.wait();
+                drop(rt);
+                return;
+            }
+            fabric.keep(1, 1);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    while fabric.counter(1, "kept") == 0 {
+                        fails!(rt.notify_waitsome(S0, 0, 1, Timeout::Test), Error::Timeout { .. });
+                    }
+                });
+                soon("a thread is kept", || fabric.counter(1, "kept") > 0);
+                both.wait();
+                scope.spawn(|| {
+                    // Long enough for what does not wait for the look.
+                    let until = now() + Duration::from_millis(200);
+                    while now() < until {
+                        std::thread::yield_now();
+                    }
+                    fabric.keep(1, 0);
+                });
+                let outcome = std::iter::repeat_with(|| rt.ping(Rank(0), Timeout::Test))
+                    .find(|outcome| !matches!(outcome, Ok(_) | Err(Error::Timeout { .. })));
+                assert!(matches!(outcome, Some(Err(Error::RankLeft { .. }))), "{outcome:?}");
+            });
+        },
+    );
+}
+
 tests! {
     VERBS_PAIRS:
         a_barrier_ends_behind_what_the_device_has_brought,
@@ -376,7 +435,8 @@ tests! {
     BY_DEVICE:
         frames_of_a_socket_come_behind_what_the_device_has_brought,
         what_a_device_has_brought_counts_though_its_pair_ends_before_the_socket_tells_of_it,
-        what_a_device_brings_before_the_socket_has_told_of_it_waits_for_that;
+        what_a_device_brings_before_the_socket_has_told_of_it_waits_for_that,
+        what_the_device_has_brought_comes_ahead_of_the_end_of_its_socket;
     VERBS:
         a_goodbye_comes_behind_data_that_waits,
         disconnect_and_term_wait_for_data_that_waits,
