@@ -496,3 +496,6 @@ impl Arena {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,3 +107,11 @@ fn an_arrival_among_many_wakes_nobody_before_all_are_there() {
         assert!(runtime.barrier(GroupId::ALL, Timeout::Test).is_ok(), "all have arrived");
     }
 }
+
+/// Where data waits for a device, what goes ahead of it by the socket finds nothing to take back.
+#[test]
+fn what_takes_a_passive_message_back_keeps_behind_it() {
+    use crate::wire::message::Message;
+    assert!(belongs_to_data(&Message::Withhold { request: 1 }));
+    assert!(!belongs_to_data(&Message::Kill));
+}

@@ -209,3 +209,21 @@ impl DataAhead {
         drop(std::mem::take(&mut *self.0.lock()));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_that_counts_less_than_it_has_acknowledged_has_lost_messages() {
+        let kept = || KeptBytes {
+            number: 7,
+            acknowledged: 5,
+            kept: [1, 2].map(|byte| KeptPart::Bytes(vec![byte], false)).into(),
+        };
+        let left = |messages| kept().behind(messages).map(|left| left.len());
+        assert_eq!([5, 6, 7].map(left), [Some(2), Some(1), Some(0)]);
+        assert_eq!([0, 4].map(left), [None; 2], "what is lost cannot be sent again");
+        assert_eq!(left(8), None, "it was sent fewer");
+    }
+}
