@@ -36,11 +36,6 @@ impl PairFailures {
         }
     }
 
-    /// Whether there will be no other pair if the present one fails.
-    pub(crate) fn is_next_last(&self) -> bool {
-        self.count + 1 >= TOO_MANY
-    }
-
     /// A pair has failed; whether it was the last one.
     pub(crate) fn note(&mut self) -> bool {
         self.count += 1;
@@ -85,8 +80,8 @@ mod tests {
             failures.forgive(now_ns, FAILURE_NS, acknowledged);
             // The proof of the next one.
             acknowledged += 1;
-            let (next, last) = (failures.is_next_last(), failures.note());
-            assert_eq!((next, failures.are_too_many()), (last, last));
+            let last = failures.note();
+            assert_eq!(failures.are_too_many(), last);
             last
         })
     }
@@ -115,6 +110,6 @@ mod tests {
         let mut failures = PairFailures::default();
         assert_eq!([(); 3].map(|()| failures.note()), [false, false, true]);
         failures.forget();
-        assert!(!failures.are_too_many() && !failures.is_next_last());
+        assert!(!failures.are_too_many() && !failures.note());
     }
 }

@@ -69,13 +69,6 @@ impl Verbs<'_> {
         self.table.has_to_carry_messages() && !self.table.condition.has_failed()
     }
 
-    /// Whether there will be no other pair behind one that is to be taken down, for connections
-    /// that would have to go on by it.
-    pub(super) fn is_last(self, lane: &Lane, state: &LaneState) -> bool {
-        let is_last = state.has_failed_itself() && lane.user.failures.lock().is_next_last();
-        is_last && self.table.has_to_carry_messages()
-    }
-
     /// A pair is to be taken down: failures of those before are forgotten if it has failed after it
     /// has carried messages for long.
     pub(super) fn forgive_failures(self, lane: &Lane, state: &LaneState) {

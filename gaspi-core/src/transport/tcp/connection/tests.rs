@@ -108,3 +108,34 @@ fn a_socket_that_is_apart_is_in_the_set_again_once_something_waits_for_room_in_i
     assert!(connection.rejoin_epoll(&poll));
     assert_eq!(told(&poll), None);
 }
+
+#[test]
+fn a_goodbye_goes_by_the_socket_once_what_waits_for_a_pair_is_given_up() {
+    let name = format!("gaspi-connection-goodbye-{}", std::process::id());
+    let listener = socket::listen(&name).expect("listener");
+    let client = socket::connect(&name).expect("connection");
+    let server = socket::accept(listener.as_fd()).expect("accept").expect("one waits");
+    let connection = Connection::between_nodes(1, 1, 0, &Arc::default(), Withheld::default());
+    connection.established(client);
+    let poll = Epoll::new().expect("set");
+    poll.add(connection.fd().expect("socket"), 1).expect("added");
+    let come = || {
+        let mut buffer = [0u8; 64];
+        let piece = Piece { pointer: buffer.as_mut_ptr(), len: buffer.len() };
+        // SAFETY: the buffer is writable.
+        let len = unsafe { socket::receive_bytes(server.as_fd(), piece) }.unwrap_or(0);
+        buffer[..len].to_vec()
+    };
+    // What each connection begins with.
+    connection.flush(&poll).expect("not broken");
+    assert!(!come().is_empty());
+    // The peer stands in the middle of this.
+    connection.out().wire = b"the rest of a frame".to_vec();
+    connection.out().carrying = Carrying::Waiting(7);
+    connection.say_goodbye(&poll);
+    assert_eq!(come(), [], "it goes behind what waits");
+    assert!(!connection.is_drained());
+    assert!(connection.forget_withheld(&poll), "something has waited");
+    assert_eq!(come(), Frame::Goodbye.encode());
+    assert!(!connection.forget_withheld(&poll), "nothing waits any more");
+}
