@@ -182,8 +182,40 @@ fn a_thousand_segments_come_and_go_and_leave_no_registration() {
     });
 }
 
+fn both_ranks_begin_the_pairs_of_all_queues_at_once() {
+    let both = std::sync::Barrier::new(2);
+    for _ in 0..10 {
+        run_without_messages(2, "", |rt, fabric| {
+            make(rt, S0, 8192);
+            meet(rt);
+            both.wait();
+            let (me, peer) = (u64::from(rt.rank().0), Rank(1 - rt.rank().0));
+            let queues: Vec<QueueId> = (0..rt.queue_num() as u8).map(QueueId).collect();
+            for queue in &queues {
+                let offset = 4096 + 8 * u64::from(queue.0);
+                put_u64(rt, S0, offset, 1000 * (me + 1) + u64::from(queue.0));
+                let t =
+                    Transfer { local_offset: offset, remote_offset: offset - 2048, ..eight(peer) };
+                rt.write(&t, *queue, LIMIT).expect("posted");
+            }
+            queues.iter().for_each(|queue| rt.wait(*queue, LIMIT).expect("wait"));
+            meet(rt);
+            for queue in &queues {
+                let found = get_u64(rt, S0, 2048 + 8 * u64::from(queue.0));
+                assert_eq!(found, 1000 * (2 - me) + u64::from(queue.0));
+            }
+            // One of each queue, and none of an attempt that was given up.
+            let pairs = rt.pairs().expect("pairs");
+            assert_eq!((pairs.up, pairs.being_made, pairs.failed), (queues.len() as u32, 0, 0));
+            assert_eq!(fabric.live(rt.rank().0.into()).pairs, queues.len() as u64);
+            meet(rt);
+        });
+    }
+}
+
 tests! {
     VERBS:
+        both_ranks_begin_the_pairs_of_all_queues_at_once,
         a_device_that_refuses_a_step_of_pairing_costs_its_queue_only,
         a_peer_that_dies_while_a_pair_is_made_is_an_error_and_no_hang,
         a_receive_queue_that_runs_dry_holds_senders_back_and_loses_nothing,

@@ -335,10 +335,24 @@ fn ranks_without_a_network_in_common_are_told_of_both() {
     });
 }
 
+fn a_library_that_cannot_be_loaded_is_an_error_of_init() {
+    let devices = three();
+    let file = std::env::temp_dir().join(format!("gaspi-no-library-{}", std::process::id()));
+    std::fs::write(&file, "no library").expect("a file");
+    for (library, why) in [("/nowhere/libibverbs.so.1", "No such file"), ("", "invalid ELF")] {
+        let library = if library.is_empty() { file.as_os_str() } else { library.as_ref() };
+        let reason = refusal(&devices, |choice| choice.library = Some(library.to_owned()));
+        let words = ["GASPI_TRANSPORT is verbs", &*library.to_string_lossy(), "GASPI_IBVERBS_LIB"];
+        assert!(words.iter().all(|word| reason.contains(word)), "{why}: {reason}");
+    }
+    std::fs::remove_file(&file).expect("removed");
+}
+
 tests! {
     BY_DEVICE:
         ranks_use_a_network_that_both_have;
     VERBS:
+        a_library_that_cannot_be_loaded_is_an_error_of_init,
         ranks_without_a_network_in_common_are_told_of_both,
         a_device_without_room_for_what_each_rank_needs_is_an_error_of_init,
         a_gid_that_is_gone_has_a_substitute_in_the_next_pair,
