@@ -30,6 +30,7 @@ fn shape(size: u32, count: u64, of_node: u32) -> Shape {
         stage_bytes: 16 << 10,
         shares_cores: false,
         one_machine: false,
+        agreed: false,
     }
 }
 
