@@ -343,7 +343,8 @@ fn a_cut_that_ends_while_the_next_pair_is_tried_costs_messages_nothing() {
                 (0..5).for_each(|_| traffic.step(|| ()))
             });
             both.wait();
-            assert!(failed(rt) > before, "no pair has ended");
+            // The other one may have been told before its own end has failed.
+            assert!(rt.rank() != Rank(0) || failed(rt) > before, "no pair has ended");
         }
     });
 }
