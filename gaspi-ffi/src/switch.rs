@@ -28,8 +28,8 @@ mod tests {
 
     #[test]
     fn one_is_on_and_words_are_refused() {
-        let parsed = |text: &str| parse("GASPI_X", Some(OsStr::new(text))).ok();
-        assert_eq!(parse("GASPI_X", None).ok(), Some(false));
+        let parsed = |text: &str| parse("SWITCH", Some(OsStr::new(text))).ok();
+        assert_eq!(parse("SWITCH", None).ok(), Some(false));
         for (text, on) in [("", false), ("0", false), ("1", true), (" 1 ", true)] {
             assert_eq!(parsed(text), Some(on), "{text:?}");
         }

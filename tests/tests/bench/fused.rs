@@ -41,8 +41,8 @@ fn a_step_stands_beside_one_allreduce() -> Result<()> {
         }
         for row in &rows[1..3] {
             demand(number(row, "messages")? >= 1.0, "messages", row)?;
-            // What goes through sockets is put where it belongs, but for what has come before a rank
-            // was ready. In a node all is copied into stages, with what lies between tensors.
+            // What goes through sockets is put where it belongs, but for what has come before a
+            // rank was ready. In a node all is copied into stages, with what lies between tensors.
             let most = if transport == "tcp" { 0.5 } else { 1.01 };
             demand(number(row, "copies_per_byte")? <= most, "few copies", row)?;
         }
