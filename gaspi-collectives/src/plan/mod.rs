@@ -197,7 +197,7 @@ fn choose(key: &PlanKey, shape: &Shape, preferred: Option<Algorithm>) -> Result<
 }
 
 /// Receives are posted for data from this size on: less is copied as quickly.
-pub(crate) const POSTED_BYTES_MIN: u64 = 8 << 10;
+const POSTED_BYTES_MIN: u64 = 8 << 10;
 /// The same for data that is combined: it goes to memory that is in the caches, which slots, used
 /// in turn, are not.
 const POSTED_SUM_BYTES_MIN: u64 = 32 << 10;

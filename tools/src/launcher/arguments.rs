@@ -253,7 +253,7 @@ mod tests {
                 };
                 let text = Arguments::try_parse_from(&line).err().map(|error| error.to_string());
                 let Some(text) = text else {
-                    // 3,000 milliards of years are a time.
+                    // So many seconds are a time.
                     assert_eq!((option, number), ("--timeout", "99999999999999999999"));
                     continue;
                 };
