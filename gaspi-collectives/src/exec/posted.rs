@@ -3,7 +3,7 @@
 use super::counters::Counters;
 use super::substrate::Substrate;
 use super::task::Task;
-use crate::kernel::{self, Source};
+use crate::kernel::{self, Source, Target};
 use crate::plan::posted_bytes;
 use crate::steps::{Span, Step};
 use crate::user_reduction::Function;
@@ -83,10 +83,7 @@ impl<F: Function> Task<F> {
         if is_used {
             return false;
         }
-        let target = match is_apart {
-            true => self.work.incoming.target(dst.bytes),
-            false => self.target(on, counters, dst),
-        };
+        let target = self.posted_target(on, counters, &step, dst);
         let head = [self.sequence, self.signature, dst.bytes];
         let index = counters.taken[member] + messages;
         kernel::post_receive(channel, (member, index), head, target);
@@ -99,6 +96,20 @@ impl<F: Function> Task<F> {
         let Step::ReceiveReduce { dst, with, .. } = *step else { return false };
         let (sum, own) = (self.source(on, counters, dst), self.source(on, counters, with));
         sum.start() == own.start()
+    }
+
+    /// Where the message of a step is received, whose place is `dst`.
+    fn posted_target<'a, C: Substrate>(
+        &'a self,
+        on: &'a C,
+        counters: &'a Counters,
+        step: &Step,
+        dst: Span,
+    ) -> Target<'a> {
+        match self.is_apart(on, counters, step) {
+            true => self.work.incoming.target(dst.bytes),
+            false => self.target(on, counters, dst),
+        }
     }
 
     /// The data of the message of a step that combines it: what was received where it was posted,
@@ -116,10 +127,7 @@ impl<F: Function> Task<F> {
         let Some(before) = on.channel().complete_receive(from, index) else { return in_slot };
         let step = &self.plan.steps[self.position.cursor];
         let Step::ReceiveReduce { dst, .. } = *step else { return in_slot };
-        let posted = match self.is_apart(on, counters, step) {
-            true => self.work.incoming.target(dst.bytes),
-            false => self.target(on, counters, dst),
-        };
+        let posted = self.posted_target(on, counters, step, dst);
         kernel::copy(posted.part(0, before), in_slot.part(0, before));
         self.performed.copied(before as usize);
         posted.source()
