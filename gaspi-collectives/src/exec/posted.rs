@@ -5,7 +5,7 @@ use super::substrate::Substrate;
 use super::task::Task;
 use crate::kernel::{self, Source, Target};
 use crate::plan::posted_bytes;
-use crate::steps::{Span, Step};
+use crate::steps::{Place, Span, Step};
 use crate::user_reduction::Function;
 
 /// How many steps a task looks ahead.
@@ -22,6 +22,21 @@ fn used(step: &Step) -> Option<[Option<Span>; 3]> {
         Step::Finish { span } => [Some(span), None, None],
         Step::Arrive(_) | Step::AwaitAll | Step::Reduce { .. } => return None,
     })
+}
+
+/// The member whose message a step takes.
+fn sender(step: &Step) -> Option<u32> {
+    match *step {
+        Step::Receive { from, .. } | Step::ReceiveReduce { from, .. } => Some(from),
+        _ => None,
+    }
+}
+
+/// Whether a step combines a message in the output. Where steps prove agreement, its sender has
+/// heard of a part of the members only; this member must have heard of the others before any of the
+/// message lies there.
+fn puts_sum_in_output(step: &Step) -> bool {
+    matches!(step, Step::ReceiveReduce { dst: Span { place: Place::Output(_), .. }, .. })
 }
 
 impl<F: Function> Task<F> {
@@ -52,13 +67,11 @@ impl<F: Function> Task<F> {
         if posted_bytes(&step) == 0 || !channel.may_post_receive(member) {
             return true;
         }
-        let comes_from = |step: &&Step| match step {
-            Step::Receive { from: other, .. } | Step::ReceiveReduce { from: other, .. } => {
-                *other == from
-            }
-            _ => false,
-        };
-        let messages = before.iter().filter(comes_from).count() as u64;
+        let mut senders = before.iter().filter_map(sender);
+        if self.plan.agrees_by_steps && puts_sum_in_output(&step) && senders.any(|s| s != from) {
+            return false;
+        }
+        let messages = before.iter().filter(|step| sender(step) == Some(from)).count() as u64;
         if messages >= u64::from(channel.spec().slots) {
             return false;
         }

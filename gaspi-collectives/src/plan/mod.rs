@@ -41,6 +41,8 @@ pub(crate) struct Plan {
     pub(crate) zero_copy: ZeroCopy,
     /// Whether the result is written only when all steps have been done.
     pub(crate) buffers_output: bool,
+    /// Whether the steps write the result only where their member has heard of all others.
+    pub(crate) agrees_by_steps: bool,
 }
 
 /// The plan that members run in place of a single-copy plan.
@@ -127,7 +129,6 @@ impl PlanKey {
                 extents = Vec::new();
             }
             let before = before(shape);
-            let buffers_output = guard.buffers_output;
             Ok(Arc::new(Plan {
                 algorithm,
                 steps,
@@ -139,7 +140,8 @@ impl PlanKey {
                 posts_receives,
                 apart_bytes,
                 zero_copy,
-                buffers_output,
+                buffers_output: guard.buffers_output,
+                agrees_by_steps: guard.by_steps,
             }))
         };
         let fallback = match (algorithm, select::choose_unmapped(self.collective, shape)) {

@@ -166,6 +166,7 @@ impl StandardKey {
             apart_bytes: 0,
             zero_copy: ZeroCopy::default(),
             buffers_output: false,
+            agrees_by_steps: false,
         }))
     }
 

@@ -7,6 +7,7 @@ use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{Blocks, Combination, DataType, Mode, Operation, Request};
 use gaspi_collectives::{prepare_raw, start_raw};
 use gaspi_core::{Config, Error, Rank, Result, Runtime, Timeout};
+use std::sync::Barrier;
 use std::time::Instant;
 
 const SIZE: u32 = 4;
@@ -305,6 +306,49 @@ fn nothing_at_all_is_written_where_everybody_depends_on_everybody() {
     }
 }
 
+fn nothing_is_written_where_the_one_that_differs_comes_last() {
+    // The others have sent each other what they can until then.
+    const TESTS: u32 = 1000;
+    let messages = |a: &&Algorithm| a.serves(Collective::Allreduce) && !a.requires_one_node();
+    for (size, count) in [(3, 40_000), (SIZE, 40_000), (5, 130_000)] {
+        for algorithm in Algorithm::ALL.iter().filter(messages) {
+            let others_wait = Barrier::new(size as usize);
+            let all = ranks::run(size, |rt| {
+                let mut memory = Memory::new(rt.rank(), count as usize);
+                // The first operation of a group waits for all.
+                let meeting = memory.request(Collective::Barrier, 0);
+                call(rt, ALL, &meeting, Timeout::Block).expect("all meet");
+                let mut request = memory.request(Collective::Allreduce, count);
+                request.algorithm = Some(*algorithm);
+                let outcome = if rt.rank() == Rank(2) {
+                    others_wait.wait();
+                    request.count -= 1;
+                    call(rt, ALL, &request, Timeout::Block)
+                } else {
+                    // SAFETY: the buffers live until the job has ended.
+                    let mut started = unsafe { start_raw(rt, ALL, &request, Timeout::Block) }
+                        .expect("nobody differs yet");
+                    for _ in 0..TESTS {
+                        assert_eq!(started.test().expect("nobody differs yet"), None);
+                        std::thread::yield_now();
+                    }
+                    others_wait.wait();
+                    started.wait(Timeout::Block).map(drop)
+                };
+                let _ = rt.barrier(ALL, ranks::LIMIT);
+                (outcome, memory.output)
+            });
+            let what = format!("{count} elements of {size} ranks by {algorithm}");
+            for (rank, (outcome, output)) in all.iter().enumerate() {
+                let told = matches!(outcome, Err(Error::Mismatch { .. }));
+                assert!(told, "{what}: rank {rank}: {outcome:?}");
+                let untouched = output.iter().all(|element| *element == UNTOUCHED);
+                assert!(untouched, "{what}: rank {rank} has a part of a result");
+            }
+        }
+    }
+}
+
 fn of_roots_each_of_which_only_sends() {
     let errors = ranks::run(2, |rt| {
         let mut memory = Memory::new(rt.rank(), COUNT as usize);
@@ -423,6 +467,7 @@ tests! {
         of_prepared_operations,
         of_one_that_prepares_what_others_run,
         nothing_at_all_is_written_where_everybody_depends_on_everybody,
+        nothing_is_written_where_the_one_that_differs_comes_last,
         of_roots_each_of_which_only_sends,
         who_only_sends_is_told_by_its_next_call,
         of_an_operation_that_nobody_waits_for_yet;
