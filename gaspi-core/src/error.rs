@@ -137,10 +137,12 @@ pub enum Error {
     #[error("the reduction function failed on {rank}")]
     Reduction { rank: Rank },
     /// A rank that this call needs has died.
-    #[error("{rank} has died on {host}; {pending} cannot complete")]
+    #[error("{rank} has died on {host}{}; {pending} cannot complete", died_first(*first))]
     RankDied {
         rank: Rank,
         host: String,
+        /// Who died before all others, as far as this rank knows, where that is another one.
+        first: Option<Rank>,
         /// What needs it.
         pending: String,
     },
@@ -188,12 +190,19 @@ fn requests_failed(count: u32) -> String {
     }
 }
 
+/// What is said behind a death if another one came before it.
+pub(crate) fn died_first(first: Option<Rank>) -> String {
+    first.map_or(String::new(), |first| format!(" ({first} died first)"))
+}
+
 impl Error {
     /// The same of a call that could not complete because of the end of a rank; other errors stay.
     pub(crate) fn with_pending(self, call: &str) -> Error {
         let pending = call.to_owned();
         match self {
-            Error::RankDied { rank, host, .. } => Error::RankDied { rank, host, pending },
+            Error::RankDied { rank, host, first, .. } => {
+                Error::RankDied { rank, host, first, pending }
+            }
             Error::RankLeft { rank, .. } => Error::RankLeft { rank, pending },
             other => other,
         }

@@ -9,7 +9,7 @@
 //! [`may_have_ended`](Ranks::may_have_ended), which calls only.
 
 use crate::bootstrap::Cards;
-use crate::error::{Error, Result};
+use crate::error::{self, Error, Result};
 use crate::ids::{Rank, SegmentId};
 use crate::os::event::Wakeup;
 use crate::os::process;
@@ -203,7 +203,7 @@ impl Ranks {
         }
     }
 
-    /// The first of `ranks` that has died.
+    /// The one of `ranks` that has died first, as far as is known here.
     #[inline]
     pub(crate) fn dead_among(&self, ranks: &[Rank]) -> Option<Rank> {
         if self.area.all_live() { None } else { self.find_dead(ranks) }
@@ -211,7 +211,27 @@ impl Ranks {
 
     #[cold]
     fn find_dead(&self, ranks: &[Rank]) -> Option<Rank> {
-        ranks.iter().copied().find(|rank| self.liveness(*rank) == liveness::DEAD)
+        self.first_dead(ranks.iter().copied())
+    }
+
+    fn first_dead(&self, ranks: impl Iterator<Item = Rank>) -> Option<Rank> {
+        let dead = ranks.filter(|rank| self.liveness(*rank) == liveness::DEAD);
+        dead.min_by_key(|rank| self.area.death_order(*rank))
+    }
+
+    /// Who has died before `rank` and all others, as far as is known here: `rank` may have ended
+    /// for that reason.
+    #[cold]
+    fn died_before(&self, rank: Rank) -> Option<Rank> {
+        let others = self.all().filter(|other| *other != self.me);
+        self.first_dead(others).filter(|first| *first != rank)
+    }
+
+    /// The death of `rank` in words.
+    #[cold]
+    pub(crate) fn death_of(&self, rank: Rank) -> String {
+        let first = error::died_first(self.died_before(rank));
+        format!("{rank} has died on {}{first}", self.host_of(rank))
     }
 
     /// The death of `rank`, which `pending` needs. Before anybody is told, no call of this rank
@@ -220,7 +240,8 @@ impl Ranks {
     pub(crate) fn died(&self, rank: Rank, pending: &str) -> Error {
         self.note_death(rank);
         let host = self.host_of(rank).to_owned();
-        Error::RankDied { rank, host, pending: pending.to_owned() }
+        let first = self.died_before(rank);
+        Error::RankDied { rank, host, first, pending: pending.to_owned() }
     }
 
     /// `rank` has deleted `segment`, which `pending` needs: it may be about to leave.
@@ -361,7 +382,8 @@ impl Ranks {
         (self.area.ends(), self.goodbyes.load(Ordering::Acquire))
     }
 
-    /// All others that are known to have ended.
+    /// All others that are known to have ended; those that have died in that order, as far as is
+    /// known here.
     pub(crate) fn ended(&self) -> Vec<(Rank, End)> {
         let leaving = self.leaving.lock();
         let end_of = |rank: Rank| match self.liveness(rank) {
@@ -369,7 +391,13 @@ impl Ranks {
             liveness::LEFT => Some((rank, End::Left)),
             _ => leaving.contains(&rank).then_some((rank, End::Left)),
         };
-        self.all().filter(|rank| *rank != self.me).filter_map(end_of).collect()
+        let others = self.all().filter(|rank| *rank != self.me);
+        let mut ended: Vec<(Rank, End)> = others.filter_map(end_of).collect();
+        ended.sort_by_key(|(rank, end)| match end {
+            End::Died => self.area.death_order(*rank),
+            End::Left => 0,
+        });
+        ended
     }
 
     /// Whether `peer` has said goodbye.
@@ -381,7 +409,7 @@ impl Ranks {
     #[cold]
     pub(crate) fn end_of(&self, rank: Rank) -> Option<String> {
         match self.liveness(rank) {
-            liveness::DEAD => Some(format!("{rank} has died on {}", self.host_of(rank))),
+            liveness::DEAD => Some(self.death_of(rank)),
             liveness::LEFT => Some(format!("{rank} has left the job by proc_term")),
             _ if self.is_leaving(rank) => Some(format!("{rank} has left the job by proc_term")),
             _ => None,

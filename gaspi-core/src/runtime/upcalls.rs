@@ -83,9 +83,7 @@ impl Upcalls for Inner {
             RequestFailure::Lost | RequestFailure::LostRun { .. } => {
                 match self.ranks.liveness(peer) {
                     liveness::LEFT => format!("{peer} has left the job"),
-                    liveness::DEAD => {
-                        format!("{peer} has died on {}", self.ranks.host_of(peer))
-                    }
+                    liveness::DEAD => self.ranks.death_of(peer),
                     _ => {
                         let host = self.ranks.host_of(peer);
                         match self.endpoint(peer).last_error() {

@@ -14,6 +14,7 @@
 //! deaths           4                      0, or a count of news of them
 //! departures       4                      a count
 //! watchers         n * 8                  by the number of the node that is watched
+//! death order      n * 4                  0, or the count of news as the death was heard of
 //! passive slots    p * p * 64             by receiver, then sender
 //! passive outbox   p * 64 * 65536         by sender
 //! staging          p * g * 2 * 16384
@@ -40,8 +41,8 @@ pub(crate) const ARRIVAL_SLOT_BYTES: usize = 64;
 pub(crate) const MARK_BYTES: usize = 128;
 /// Bytes of the slot for passive messages of one rank to another.
 pub(crate) const PASSIVE_SLOT_BYTES: usize = 64;
-/// Bytes of the word that tells where a rank is in its life, and of those that count deaths and
-/// departures.
+/// Bytes of the word that tells where a rank is in its life, of those that count deaths and
+/// departures, and of the one that tells in which order ranks have died.
 pub(crate) const LIVENESS_BYTES: usize = 4;
 /// Ranks of a node that watch another node, each on behalf of all of its own: one may be stopped.
 pub(crate) const WATCHERS: usize = 2;
@@ -208,6 +209,12 @@ impl SharedLayout {
         self.departures() + LIVENESS_BYTES as u64 + (node * WATCHERS * LIVENESS_BYTES) as u64
     }
 
+    /// One word for each rank.
+    #[inline]
+    pub(crate) fn death_order(self) -> u64 {
+        self.watchers(self.ranks as usize)
+    }
+
     #[inline]
     fn member(self, rank: Rank, group: usize) -> u64 {
         u64::from(rank.0) * self.groups + group as u64
@@ -230,7 +237,8 @@ impl SharedLayout {
 
     #[inline]
     fn passive_slots(self) -> u64 {
-        self.watchers(self.ranks as usize).next_multiple_of(PASSIVE_SLOT_BYTES as u64)
+        let end = self.death_order() + self.ranks * LIVENESS_BYTES as u64;
+        end.next_multiple_of(PASSIVE_SLOT_BYTES as u64)
     }
 
     #[inline]
@@ -267,6 +275,7 @@ mod tests {
             layout.deaths(),
             layout.departures(),
             layout.watchers(69),
+            layout.death_order(),
             layout.passive_slot(place, other),
             layout.outbox(place, 63),
             layout.stage(place, 1, 1),
@@ -276,7 +285,7 @@ mod tests {
         let arrival_slots = 70 * 4096;
         let marks = arrival_slots + 70 * 3 * 2 * 64;
         let liveness = marks + 70 * 3 * 128;
-        let passive_slots = liveness + 896;
+        let passive_slots = liveness + 1152;
         let outboxes: u64 = 393_216;
         let stages = outboxes + 5 * 64 * 65536;
         let lines: u64 = stages + 5 * 3 * 2 * 16384;
@@ -289,6 +298,7 @@ mod tests {
             liveness + 280,
             liveness + 284,
             liveness + 288 + 69 * 8,
+            liveness + 848,
             passive_slots + 22 * 64,
             outboxes + (4 * 64 + 63) * 65536,
             stages + 27 * 16384,

@@ -345,10 +345,24 @@ impl SharedArea {
         self.deaths().load(Ordering::Acquire)
     }
 
-    fn note_death_news(&self) {
-        let next = |news: u32| Some(news.wrapping_add(1).max(1));
-        // Release: pairs with the Acquire in `death_news`. The result is that of `next`.
-        let _ = self.deaths().fetch_update(Ordering::Release, Ordering::Relaxed, next);
+    /// Gives the number of the news.
+    fn note_death_news(&self) -> u32 {
+        let next = |news: u32| news.wrapping_add(1).max(1);
+        let update = |news| Some(next(news));
+        // Release: pairs with the Acquire in `death_news`. The update always has a result.
+        let before = self.deaths().fetch_update(Ordering::Release, Ordering::Relaxed, update);
+        before.map_or(1, next)
+    }
+
+    fn death_order_word(&self, rank: Rank) -> &AtomicU32 {
+        self.at(self.layout.death_order() + u64::from(rank.0) * LIVENESS_BYTES as u64)
+    }
+
+    /// The lower, the earlier this node has heard that `rank` died, which is `DEAD` here.
+    #[cold]
+    pub(crate) fn death_order(&self, rank: Rank) -> u32 {
+        // Relaxed: whoever has seen the death in the liveness word sees what was stored before it.
+        self.death_order_word(rank).load(Ordering::Relaxed)
     }
 
     /// Marks `rank` dead unless it has left; true if this call did it.
@@ -357,7 +371,11 @@ impl SharedArea {
             return false;
         }
         // First: whoever marks may die before the second.
-        self.note_death_news();
+        let news = self.note_death_news();
+        // Before the death shows: a rank that ends because it has seen it comes later. Fails where
+        // another rank was faster.
+        let order = Ordering::Relaxed;
+        let _ = self.death_order_word(rank).compare_exchange(0, news, order, order);
         let change = |from| self.change_liveness(rank, from, liveness::DEAD);
         let marked = change(liveness::JOINED) || change(liveness::ABSENT);
         // Also where another rank marked it: that one may not live to wake them.

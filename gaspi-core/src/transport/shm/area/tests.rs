@@ -30,6 +30,21 @@ fn each_death_is_news_before_and_after_it_shows() {
     assert!(area.death_news() >= news + 2);
 }
 
+#[test]
+fn the_order_of_deaths_is_that_of_the_first_news() {
+    let fd = memory::create(c"gaspi-node", SharedLayout::new(4, 1).bytes(), false).unwrap();
+    let locals: Box<[Rank]> = (0..4).map(Rank).collect();
+    let [area, other] =
+        [0, 3].map(|own| SharedArea::map(&fd, 4, 1, Rank(own), locals.clone()).unwrap());
+    assert!(area.mark_dead(Rank(2)));
+    assert!(other.mark_dead(Rank(1)));
+    // Others notice later.
+    assert!(!other.mark_dead(Rank(2)) && !area.mark_dead(Rank(1)));
+    for area in [area, other] {
+        assert!(area.death_order(Rank(2)) < area.death_order(Rank(1)));
+    }
+}
+
 const MANY: u32 = 17;
 
 /// The areas of the ranks of a node that have joined, in a file of so many bytes; those from `able`
