@@ -3,9 +3,10 @@
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
 //! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, for
 //! collective operations of all kinds `src/bin/member.rs`, for stall warnings `src/bin/stalled.rs`,
-//! and for a lost message `src/bin/untold.rs`. With GASPI_TEST_NODES=verbs data goes
+//! for a lost message `src/bin/untold.rs`, and for whom errors name `src/bin/first.rs`. With GASPI_TEST_NODES=verbs data goes
 //! by RDMA devices that tests/mock-card plays.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -111,6 +112,12 @@ fn of_one_kind(first: u64) -> Vec<Trial> {
         for of in 0..3 {
             let name = format!("fusion/stopped/{transport}/rank-{of}");
             trials.push(trial(name, move || stopped_in_a_step(transport, of)));
+        }
+    }
+    for links in [SHM, TCP, Links::Pairs] {
+        for of in [7, 4, 0] {
+            let name = format!("first/{links}/rank-{of}");
+            trials.push(trial(name, move || errors_name_the_first(links, of)));
         }
     }
     for operation in CROWD_DIES {
@@ -362,4 +369,43 @@ fn a_lost_message_is_told() -> Result<()> {
         true => Ok(()),
         false => Err(outcome.failure("rank 0 was to learn that a message of rank 1 is lost")),
     }
+}
+
+/// A rank dies, and others end because of it, each of which an error may name: the errors of a rank
+/// tell of the same first one. Where ranks share memory it is the one that died first for all.
+fn errors_name_the_first(links: Links, of: usize) -> Result<()> {
+    const RANKS: usize = 8;
+    const LATE: usize = 4;
+    let program = Path::new(env!("CARGO_BIN_EXE_first"));
+    let (job, _) = links.job(program, RANKS, 60)?;
+    let outcome = job.arg(of.to_string()).run()?;
+    // By the rank that printed them.
+    let errors_of = |what: &str| -> HashMap<&str, &str> {
+        let lines = outcome.stdout.lines().filter(|line| line.starts_with(what));
+        let errors = lines.filter_map(|line| line.split_once(" on ")?.1.split_once(": "));
+        errors.collect()
+    };
+    let (barriers, pings) = (errors_of("barrier"), errors_of("ping"));
+    if barriers.len() != RANKS - 1 || pings.len() != LATE {
+        return Err(outcome.failure("each survivor was to print its errors"));
+    }
+    let is_shared = matches!(links, Links::Transport("shm"));
+    let killed = format!("rank {of}");
+    for (by, error) in &barriers {
+        let Some((first, _)) = error.split_once(" has died on ") else {
+            return Err(outcome.failure(&format!("the barrier of rank {by} names nobody")));
+        };
+        if is_shared && first != killed {
+            return Err(outcome.failure(&format!("the barrier of rank {by} names {first}")));
+        }
+        let tells = |ping: &&str| {
+            ping.contains(&format!(" ({first} died first); "))
+                || ping.starts_with(&format!("{first} has died on ")) && !ping.contains(" first)")
+        };
+        if !pings.get(by).is_none_or(tells) {
+            let what = format!("the ping of rank {by} does not tell that {first} died first");
+            return Err(outcome.failure(&what));
+        }
+    }
+    Ok(())
 }
