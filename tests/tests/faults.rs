@@ -3,8 +3,8 @@
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
 //! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, for
 //! collective operations of all kinds `src/bin/member.rs`, for stall warnings `src/bin/stalled.rs`,
-//! for a lost message `src/bin/untold.rs`, and for whom errors name `src/bin/first.rs`. With GASPI_TEST_NODES=verbs data goes
-//! by RDMA devices that tests/mock-card plays.
+//! for a lost message `src/bin/untold.rs`, and for whom errors name `src/bin/first.rs`. With
+//! GASPI_TEST_NODES=verbs data goes by RDMA devices that tests/mock-card plays.
 
 use std::collections::HashMap;
 use std::fmt;
