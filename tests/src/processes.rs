@@ -47,6 +47,24 @@ impl Process {
             unsafe { libc::syscall(libc::SYS_pidfd_send_signal, handle, signal, nothing, 0) };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
+
+    /// Whether all its threads are stopped.
+    ///
+    /// # Errors
+    /// When the process has ended.
+    pub fn is_stopped(&self) -> io::Result<bool> {
+        for thread in std::fs::read_dir(format!("/proc/{}/task", self.pid))? {
+            let state = std::fs::read_to_string(thread?.path().join("stat"))?;
+            // Behind the name, which may contain anything.
+            let behind = state.rsplit_once(") ").map(|(_, behind)| behind);
+            match behind.and_then(|behind| behind.chars().next()) {
+                Some('T') => {}
+                Some('Z' | 'X') => return Err(io::Error::from_raw_os_error(libc::ESRCH)),
+                _ => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
 }
 
 /// Microseconds of CLOCK_MONOTONIC, which all processes of a machine share.

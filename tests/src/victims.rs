@@ -100,6 +100,18 @@ impl Stopped<'_> {
         process.signal(libc::SIGSTOP)?;
         Ok(Stopped(process))
     }
+
+    /// Stops a process, none of whose threads runs any more then.
+    ///
+    /// # Errors
+    /// It has ended.
+    pub fn wholly(process: &Process) -> Result<Stopped<'_>> {
+        let stopped = Stopped::stop(process)?;
+        while !process.is_stopped()? {
+            std::thread::yield_now();
+        }
+        Ok(stopped)
+    }
 }
 
 impl Drop for Stopped<'_> {

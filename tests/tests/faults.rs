@@ -3,8 +3,9 @@
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
 //! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, for
 //! collective operations of all kinds `src/bin/member.rs`, for stall warnings `src/bin/stalled.rs`,
-//! for a lost message `src/bin/untold.rs`, and for whom errors name `src/bin/first.rs`. With
-//! GASPI_TEST_NODES=verbs data goes by RDMA devices that tests/mock-card plays.
+//! for a lost message `src/bin/untold.rs`, for whom errors name `src/bin/first.rs`, and for pairs
+//! that are being made `src/bin/paired.rs`. With GASPI_TEST_NODES=verbs data goes by RDMA devices
+//! that tests/mock-card plays.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,11 +15,11 @@ use std::time::{Duration, Instant};
 
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{
-    Job, NODES, Outcome, Result, Seed, Shape, base_seed, build_directory, is_full, is_over_devices,
-    run_trials,
+    Job, NODES, Outcome, Result, Running, Seed, Shape, base_seed, build_directory, is_full,
+    is_over_devices, run_trials,
 };
 use libtest_mimic::{Arguments, Trial};
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempPath};
 
 /// Within this time every survivor has to know of a death: ten times what is promised.
 const KNOWN_WITHIN: Duration = Duration::from_secs(10);
@@ -95,7 +96,9 @@ fn trials(over_devices: bool) -> Vec<Trial> {
             trials.extend(members_suffer(*links, seed, (seed - first).is_multiple_of(3)));
         }
     }
-    if !over_devices {
+    if over_devices {
+        trials.extend(while_a_pair_is_made(first));
+    } else {
         trials.extend(of_one_kind(first));
         trials.extend(over_nodes(first));
     }
@@ -125,6 +128,19 @@ fn of_one_kind(first: u64) -> Vec<Trial> {
             let name = format!("kill-in-a-crowd/{operation}/seed-{seed}");
             trials.push(trial(name, move || kill_in_a_crowd(operation, seed)));
         }
+    }
+    trials
+}
+
+/// A peer is stopped, and may be killed then, before it has heard of a pair, and at random moments.
+fn while_a_pair_is_made(first: u64) -> Vec<Trial> {
+    let mut trials = vec![
+        trial("pair/stop/unheard".to_owned(), || stop_in_pairing(false)),
+        trial("pair/kill/unheard".to_owned(), || stop_in_pairing(true)),
+    ];
+    for seed in first..first + if is_full() { 40 } else { 3 } {
+        let name = format!("pair/stop/seed-{seed}");
+        trials.push(trial(name, move || stop_within_pairing(seed)));
     }
     trials
 }
@@ -408,4 +424,56 @@ fn errors_name_the_first(links: Links, of: usize) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A job of the program `paired` whose ranks are ready, and the file that holds it back.
+fn paired() -> Result<(Running, TempPath)> {
+    let go_on = NamedTempFile::new()?.into_temp_path();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_paired"));
+    let job = Job::launched(3, &program)?.limit(Duration::from_secs(60)).over_devices()?;
+    let job = job.arg(&go_on).start()?;
+    job.lines("ready ", 3)?;
+    Ok((job, go_on))
+}
+
+/// Rank 1 is stopped before rank 0 begins a pair, which costs time only; unless it is `killed` then.
+fn stop_in_pairing(killed: bool) -> Result<()> {
+    let (job, go_on) = paired()?;
+    let process = job.rank(1)?;
+    let stopped = Stopped::wholly(&process)?;
+    go_on.close()?;
+    // Several waits have ended in time, and the other peer has all.
+    job.lines("waits 0", 3)?;
+    job.lines("received 2", 1)?;
+    if !killed {
+        drop(stopped);
+        let outcome = job.wait()?.success()?;
+        return outcome.says("received 1")?.says("wrote 0").map(drop);
+    }
+    let killed = Killed::now(&[1]);
+    process.signal(libc::SIGKILL)?;
+    let outcome = job.wait()?;
+    killed.expect_survivor(&outcome, 0, KNOWN_WITHIN)?;
+    expect_report(&outcome, 1)?;
+    let told = outcome.stdout.lines().find(|line| line.contains("told: "));
+    match told.is_some_and(|line| line.contains("rank 1")) && outcome.stdout.contains("finished 2")
+    {
+        true => Ok(()),
+        false => Err(outcome.failure("the wait was to name rank 1, and rank 2 to go on")),
+    }
+}
+
+/// Rank 1 is stopped a moment after rank 0 has begun a pair.
+fn stop_within_pairing(seed: u64) -> Result<()> {
+    let mut dice = Seed::new(seed);
+    let (job, go_on) = paired()?;
+    let process = job.rank(1)?;
+    go_on.close()?;
+    random_moment(&mut dice, Duration::from_millis(3));
+    // It may have received all, and ended.
+    let stopped = Stopped::stop(&process).ok();
+    job.lines("received 2", 1)?;
+    random_moment(&mut dice, Duration::from_millis(300));
+    drop(stopped);
+    job.wait()?.success()?.says("received 1")?.says("wrote 0").map(drop)
 }

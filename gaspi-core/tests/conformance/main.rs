@@ -16,6 +16,7 @@ mod device_only;
 mod device_order;
 mod device_pairs;
 mod device_returns;
+mod device_stops;
 mod device_waits;
 mod devices;
 mod general;
@@ -55,6 +56,7 @@ fn main() -> std::process::ExitCode {
         device_order::tests(),
         device_pairs::tests(),
         device_returns::tests(),
+        device_stops::tests(),
         device_waits::tests(),
         devices::tests(),
         general::tests(),
