@@ -11,10 +11,11 @@ use std::sync::Barrier;
 const SIZE: u32 = 4;
 const STOPPED: Rank = Rank(1);
 const CARD: u32 = 1;
-/// On the other node, where two share one.
+/// On another node than rank 0, in all layouts.
 const OTHER: Rank = Rank(3);
-/// What the writes to the stopped rank are given, and what each bystander gets meanwhile.
+/// Of waits while the peer is stopped.
 const SHORT: Timeout = Timeout::Millis(50);
+/// What each rank gets at each stage, in bytes.
 const BLOCK: u64 = 1024;
 
 /// When the peer stops.
@@ -75,7 +76,7 @@ fn block(stage: u64) -> Vec<u8> {
     vec![stage as u8 + 1; BLOCK as usize]
 }
 
-/// Writes by the queue of the stage to both, and by another one to the bystander.
+/// Writes to both by the queue of the stage, and waits several times in vain, or until all has come.
 fn write_beside_a_stopped_peer(rt: &Runtime, fabric: &Fabric, nth: u64, pairs: u64) {
     let (stage, queue) = (STAGES[nth as usize], QueueId(nth as u8));
     rt.segment_write(S0, nth * BLOCK, &block(nth)).expect("inside");
