@@ -436,7 +436,7 @@ fn paired() -> Result<(Running, TempPath)> {
     Ok((job, go_on))
 }
 
-/// Rank 1 is stopped before rank 0 begins a pair, which costs time only; unless it is `killed` then.
+/// Rank 1 is stopped before rank 0 begins a pair, which costs time only, or is `killed` then.
 fn stop_in_pairing(killed: bool) -> Result<()> {
     let (job, go_on) = paired()?;
     let process = job.rank(1)?;

@@ -76,7 +76,7 @@ fn block(stage: u64) -> Vec<u8> {
     vec![stage as u8 + 1; BLOCK as usize]
 }
 
-/// Writes to both by the queue of the stage, and waits several times in vain, or until all has come.
+/// Writes to both by the queue of the stage, and waits several times, or until all has come.
 fn write_beside_a_stopped_peer(rt: &Runtime, fabric: &Fabric, nth: u64, pairs: u64) {
     let (stage, queue) = (STAGES[nth as usize], QueueId(nth as u8));
     rt.segment_write(S0, nth * BLOCK, &block(nth)).expect("inside");
