@@ -4,9 +4,11 @@
 mod harness;
 
 use harness::far::Far;
-use harness::{Outcome, Run, gaspi_run, run, script};
+use harness::{GUARD, Outcome, Run, gaspi_run, run, script};
 use std::fs;
 use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
 
 fn text(path: &Path) -> String {
     fs::read_to_string(path).expect("file")
@@ -147,5 +149,37 @@ fn wrong_variables_are_told() {
         let outcome = Run::start(gaspi_run(&[line, &["-n", "1", "true"]].concat())).finish();
         assert_eq!(outcome.code, Some(2), "{line:?}");
         assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    }
+}
+
+#[test]
+fn of_ranks_that_end_while_gaspi_run_is_stopped_the_first_is_told_first() {
+    let text = "echo $GASPI_RANK $$; exec sleep 1000";
+    let mut run = Run::start(gaspi_run(&["-n", "4", "sh", "-c", text]));
+    let lines = run.lines(4);
+    let pid_of = |rank: &str| {
+        let words = lines.iter().filter_map(|line| line.split_once(' '));
+        words.filter(|(of, _)| *of == rank).map(|(_, pid)| pid).next().expect("its line")
+    };
+    run.signal("STOP");
+    for rank in ["2", "0", "3", "1"] {
+        kill(pid_of(rank));
+    }
+    run.signal("CONT");
+    let outcome = run.finish();
+    let told: Vec<&str> =
+        outcome.stderr.lines().filter_map(|line| line.split(' ').nth(2)).collect();
+    assert_eq!(told, ["2", "0", "3", "1"], "{}", outcome.stderr);
+}
+
+/// Kills a process, and waits until it has ended.
+fn kill(pid: &str) {
+    let status = Command::new("kill").args(["-9", pid]).status().expect("kill");
+    assert!(status.success());
+    let deadline = Instant::now() + GUARD;
+    // Its parent is stopped, and leaves it as it is.
+    while !text(Path::new(&format!("/proc/{pid}/stat"))).contains(") Z ") {
+        assert!(Instant::now() < deadline, "{pid} has not ended");
+        std::thread::yield_now();
     }
 }

@@ -10,7 +10,7 @@ use crate::callback;
 use crate::channel::Channel;
 use crate::input;
 use crate::local_ranks::{self, LocalRanks, Piece};
-use crate::process::{self, Setting};
+use crate::process::{self, Ending, Setting};
 use crate::protocol::{self, Down, Errand, Up};
 use crate::refusal::Refusal;
 use crate::ssh_liveness::SshLiveness;
@@ -416,13 +416,20 @@ impl Agent {
         }
     }
 
+    fn reap(&mut self) -> Option<(i32, Ending)> {
+        match &mut self.job {
+            Some(job) => job.local_ranks.reap(),
+            None => process::reap(),
+        }
+    }
+
     /// Records the processes that have ended; true if the agent is to end itself.
     fn take_signals(&mut self) -> bool {
         let mut ends = false;
         while let Some(arrival) = self.signals.read() {
             ends |= arrival.signal != libc::SIGCHLD;
         }
-        while let Some((pid, ending)) = process::reap() {
+        while let Some((pid, ending)) = self.reap() {
             if self.starters.iter_mut().any(|starter| starter.ended(pid, ending)) {
                 continue;
             }

@@ -11,8 +11,10 @@ use crate::report;
 use crate::topology::Topology;
 use gaspi_core::Rank;
 use gaspi_core::bootstrap::{Request, Server};
+use gaspi_core::os::event::Epoll;
 use gaspi_tools::signals::Signals;
 use gaspi_tools::system::{self, Watch};
+use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -84,6 +86,10 @@ pub(crate) struct LocalRanks {
     in_vain: bool,
     /// By number on this machine.
     members: Vec<Member>,
+    /// Their processes, which it gives in the order in which they have ended.
+    running: Option<Epoll>,
+    /// What it gave that was not reaped yet.
+    ended: VecDeque<i32>,
     streams: Vec<Stream>,
     /// Our end of the standard input of rank 0, where it is a pipe.
     pub(crate) input: Option<File>,
@@ -109,6 +115,8 @@ impl LocalRanks {
             memory,
             in_vain,
             members: Vec::new(),
+            running: Epoll::new().ok(),
+            ended: VecDeque::new(),
             streams: Vec::new(),
             input: None,
             buffer: vec![0; READ],
@@ -137,6 +145,10 @@ impl LocalRanks {
         let cores = Cores { share, memory: &self.memory[local] };
         let started = process::start(&self.plan, setting, &cores, local, files, input)?;
         let pid = started.process.pid;
+        if let Some(running) = &self.running {
+            // What it does not watch is reaped in any order.
+            let _ = running.add(started.process.as_fd(), pid as u64);
+        }
         self.members.push(Member { pid, process: Some(started.process), ending: None });
         if rank == 0 {
             self.input = started.stdin;
@@ -188,6 +200,38 @@ impl LocalRanks {
         self.members[local].process = None;
         self.members[local].ending = Some(ending);
         Some(self.plan.ranks[local])
+    }
+
+    /// Reaps the next child that has ended: ranks in the order in which they have, as the others are
+    /// told of it. The kernel gives children in the order in which they were started.
+    pub(crate) fn reap(&mut self) -> Option<(i32, Ending)> {
+        let any = process::any_ended()?;
+        if self.members.iter().any(|member| member.pid == any) {
+            self.line_up_ended();
+            if let Some(ended) = self.ended.pop_front().and_then(process::reap_one) {
+                return Some(ended);
+            }
+        }
+        process::reap_one(any)
+    }
+
+    /// Takes all that have ended out of the set, first the one that has ended first.
+    fn line_up_ended(&mut self) {
+        let Some(running) = &self.running else { return };
+        loop {
+            let mut events = Vec::new();
+            running.wait(&mut events, 0);
+            if events.is_empty() {
+                return;
+            }
+            for pid in events.iter().map(|event| event.token as i32) {
+                let member = self.members.iter().find(|member| member.pid == pid);
+                if let Some(process) = member.and_then(|member| member.process.as_ref()) {
+                    running.remove(process.as_fd());
+                }
+                self.ended.push_back(pid);
+            }
+        }
     }
 
     /// Sends a signal to all ranks that run.

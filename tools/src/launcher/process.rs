@@ -13,7 +13,7 @@ use gaspi_core::os::limits;
 use gaspi_tools::system;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 
@@ -260,15 +260,35 @@ impl Process {
     pub(crate) fn signal(&self, number: i32) {
         signal(&self.pidfd, number);
     }
+
+    /// It is readable once the process has ended.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.pidfd.as_fd()
+    }
 }
 
-/// The next child that has ended, a rank or an adopted orphan.
+/// A child that has ended and was not reaped, a rank or an adopted orphan. Of several it is the one
+/// that was started first.
+pub(crate) fn any_ended() -> Option<i32> {
+    wait(libc::P_ALL, 0, libc::WNOWAIT).map(|(pid, _)| pid)
+}
+
+/// Reaps a child, if it has ended.
+pub(crate) fn reap_one(pid: i32) -> Option<(i32, Ending)> {
+    wait(libc::P_PID, pid as libc::id_t, 0)
+}
+
+/// The next child that has ended, reaped.
 pub(crate) fn reap() -> Option<(i32, Ending)> {
+    wait(libc::P_ALL, 0, 0)
+}
+
+fn wait(kind: libc::idtype_t, id: libc::id_t, further: i32) -> Option<(i32, Ending)> {
     // SAFETY: all zeroes is a valid record.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
-    let flags = libc::WEXITED | libc::WNOHANG;
+    let flags = libc::WEXITED | libc::WNOHANG | further;
     // SAFETY: writes the record that it is given.
-    if unsafe { libc::waitid(libc::P_ALL, 0, &raw mut info, flags) } != 0 {
+    if unsafe { libc::waitid(kind, id, &raw mut info, flags) } != 0 {
         return None;
     }
     // SAFETY: a record of a child has these fields; if none ended they are zero.

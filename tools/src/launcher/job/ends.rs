@@ -84,7 +84,7 @@ impl Running {
 
     /// Records all processes that have ended.
     fn reap(&mut self) {
-        while let Some((pid, ending)) = process::reap() {
+        while let Some((pid, ending)) = self.local_ranks.reap() {
             let is_shell = self.remotes.iter_mut().any(|remote| remote.ended(pid, ending));
             if is_shell || self.callers.ended(pid, ending) {
                 continue;
