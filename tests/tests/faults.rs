@@ -117,7 +117,7 @@ fn of_one_kind(first: u64) -> Vec<Trial> {
             trials.push(trial(name, move || stopped_in_a_step(transport, of)));
         }
     }
-    for links in [SHM, TCP, Links::Pairs] {
+    for links in [SHM, TCP, Links::Pairs, Links::Nodes(Shape { nodes: 2, each: 4 })] {
         for of in [7, 4, 0] {
             let name = format!("first/{links}/rank-{of}");
             trials.push(trial(name, move || errors_name_the_first(links, of)));
@@ -387,8 +387,8 @@ fn a_lost_message_is_told() -> Result<()> {
     }
 }
 
-/// A rank dies, and others end because of it, each of which an error may name: the errors of a rank
-/// tell of the same first one. Where ranks share memory it is the one that died first for all.
+/// A rank dies, and others end because of it, each of which an error may name: all errors of a
+/// barrier name the one that died first, and those of a ping of another one tell of it.
 fn errors_name_the_first(links: Links, of: usize) -> Result<()> {
     const RANKS: usize = 8;
     const LATE: usize = 4;
@@ -405,13 +405,12 @@ fn errors_name_the_first(links: Links, of: usize) -> Result<()> {
     if barriers.len() != RANKS - 1 || pings.len() != LATE {
         return Err(outcome.failure("each survivor was to print its errors"));
     }
-    let is_shared = matches!(links, Links::Transport("shm"));
     let killed = format!("rank {of}");
     for (by, error) in &barriers {
         let Some((first, _)) = error.split_once(" has died on ") else {
             return Err(outcome.failure(&format!("the barrier of rank {by} names nobody")));
         };
-        if is_shared && first != killed {
+        if first != killed {
             return Err(outcome.failure(&format!("the barrier of rank {by} names {first}")));
         }
         let tells = |ping: &&str| {

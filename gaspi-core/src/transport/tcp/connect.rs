@@ -53,6 +53,8 @@ const LOOK: Duration = Duration::from_millis(10);
 const DOUBT: Duration = Duration::from_millis(500);
 /// After which time a peer is connected to again that closed before anything was proved.
 const AGAIN: Duration = Duration::from_millis(50);
+/// How long the news of an earlier death may take.
+const EARLIER: Duration = Duration::from_millis(50);
 /// How long who was connected to leaves it to the other side to make the keepalive connection; how
 /// soon one is tried again that cannot be made.
 const GRACE: Duration = Duration::from_secs(1);
@@ -85,6 +87,8 @@ pub(crate) struct Connector {
     /// How many of these watch what.
     watched: HashMap<Watched, u32>,
     hosts: Hosts,
+    /// Since when those seem to have died of whom nobody else has told it.
+    untold: HashMap<Rank, Instant>,
     /// Where ranks tell each other of ends.
     ends: Option<Ends>,
     /// This rank has said on keepalive connections that it leaves.
@@ -107,6 +111,7 @@ impl Connector {
             unsettled: BTreeSet::new(),
             watched: HashMap::new(),
             hosts: Hosts::default(),
+            untold: HashMap::new(),
             ends: tcp.table.remote.then(|| tcp.no_ends()),
             leaves: false,
             next: 0,
@@ -397,6 +402,10 @@ impl Connector {
         if refused && asks && self.may_have_left(tcp, rank) {
             log::trace!("{rank} on {} may have left: {reason}", tcp.up.ranks().host_of(rank));
             self.find_out_later(rank, purpose, since);
+            return;
+        }
+        if refused && probed && self.may_follow_another(tcp, rank) {
+            self.again.push(Again { at: Instant::now() + EARLIER, rank, purpose, since });
             return;
         }
         if refused || probed {

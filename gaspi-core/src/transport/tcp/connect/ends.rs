@@ -12,7 +12,7 @@
 //! rank that refuses a connection may have left: the news of that have some time to come.
 
 use super::news::{Due, Ends, Heard, NEWS_LIMIT, Record};
-use super::{AGAIN, Again, ConnectPurpose, Connector, GRACE, is_keepalive};
+use super::{AGAIN, Again, ConnectPurpose, Connector, EARLIER, GRACE, is_keepalive};
 use crate::ids::Rank;
 use crate::policy::rank_tree::RankTree;
 use crate::ranks::End;
@@ -136,6 +136,17 @@ impl Connector {
         ends.is_some_and(|ends| ends.may_have_left(rank, &tcp, Instant::now()))
     }
 
+    /// Whether `rank`, which refuses a connection, may have ended because of a death that this rank
+    /// has not heard of yet, which is to be known first. Its process is gone, so that whoever
+    /// started it, or the others, tell that as soon, and in order.
+    pub(super) fn may_follow_another(&mut self, tcp: Tcp<'_>, rank: Rank) -> bool {
+        let ranks = tcp.up.ranks();
+        if self.leaves || ranks.is_leaving(rank) || ranks.liveness(rank) != liveness::JOINED {
+            return false;
+        }
+        self.untold.entry(rank).or_insert_with(Instant::now).elapsed() < EARLIER
+    }
+
     /// Finds out later what became of `rank`, which refuses a connection. One for keepalive is not
     /// tried again but probed: meanwhile others of its node are tried, of which one is enough.
     pub(super) fn find_out_later(&mut self, rank: Rank, purpose: ConnectPurpose, since: Instant) {
@@ -156,6 +167,7 @@ impl Connector {
 
     /// `rank` has been reached.
     pub(super) fn does_not_refuse(&mut self, rank: Rank) {
+        self.untold.remove(&rank);
         if let Some(ends) = &mut self.ends {
             ends.does_not_refuse(rank);
         }
