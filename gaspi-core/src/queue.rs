@@ -302,8 +302,15 @@ impl Queue {
 
     /// Whether requests to `rank` are under way, so that later ones have to queue behind them.
     pub(crate) fn is_pending(&self, rank: Rank) -> bool {
-        self.in_flight.count() > 0
-            && self.lane(rank).in_flight.count_of(self.in_flight.generation()) > 0
+        self.pending_with(rank) > 0
+    }
+
+    /// How many requests to `rank` are under way.
+    pub(crate) fn pending_with(&self, rank: Rank) -> u32 {
+        match self.in_flight.count() {
+            0 => 0,
+            _ => self.lane(rank).in_flight.count_of(self.in_flight.generation()),
+        }
     }
 
     /// Whether requests of this generation have not been purged.

@@ -4,6 +4,7 @@ mod addresses;
 mod atomics_by;
 pub(crate) mod descriptors;
 mod extensions;
+mod leaving;
 mod pending_init;
 mod progress_thread;
 mod rdma;
@@ -360,27 +361,28 @@ impl Runtime {
         }
     }
 
-    /// Leaves the job (GASPI 17.1, 5.3.4): local, others go on. Requests that are under way are
-    /// given until the timeout. Afterwards every procedure fails with [`Error::NotInitialised`].
+    /// Leaves the job (GASPI 17.1, 5.3.4): local, others go on. Requests that are under way, and
+    /// messages that are not out of this rank's hands, are given until the timeout. Afterwards
+    /// every procedure fails with [`Error::NotInitialised`].
     ///
     /// # Errors
-    /// [`Error::Timeout`] if requests are still under way; this rank then still takes part.
+    /// [`Error::Timeout`] if some are still on their way, with the ranks that they are for; this
+    /// rank then still takes part.
     pub fn term(&self, timeout: Timeout) -> Result<()> {
         let inner = &*self.inner;
         inner.check_open()?;
         // The function may be called by a thread that ends here.
         outside_callback(Call::Term.name())?;
         let waiting = waiting(Call::Term, inner.ranks.me.0);
-        let pending = || inner.queues.iter().map(Queue::pending).sum::<u32>();
-        let drained = inner.until(timeout.deadline(), waiting, || {
+        let delivered = inner.until(timeout.deadline(), waiting, || {
             for (queue, id) in inner.queues.iter().zip(0..) {
                 inner.finish_writes(queue, QueueId(id));
             }
-            let handed_over = inner.ranks.all().all(|rank| inner.endpoint(rank).is_drained());
-            (pending() == 0 && handed_over).then_some(())
+            inner.has_delivered().then_some(())
         });
-        if drained.is_none() {
-            let pending = format!("{} requests that are under way", pending());
+        if delivered.is_none()
+            && let Some(pending) = inner.undelivered()
+        {
             return Err(Error::Timeout { pending });
         }
         self.close();

@@ -3,9 +3,9 @@
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
 //! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, for
 //! collective operations of all kinds `src/bin/member.rs`, for stall warnings `src/bin/stalled.rs`,
-//! for a lost message `src/bin/untold.rs`, for whom errors name `src/bin/first.rs`, and for pairs
-//! that are being made `src/bin/paired.rs`. With GASPI_TEST_NODES=verbs data goes by RDMA devices
-//! that tests/mock-card plays.
+//! for a lost message `src/bin/untold.rs`, for whom errors name `src/bin/first.rs`, for pairs
+//! that are being made `src/bin/paired.rs`, and for one that leaves `src/bin/departing.rs`. With
+//! GASPI_TEST_NODES=verbs data goes by RDMA devices that tests/mock-card plays.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -138,6 +138,13 @@ fn while_a_pair_is_made(first: u64) -> Vec<Trial> {
         trial("pair/stop/unheard".to_owned(), || stop_in_pairing(false)),
         trial("pair/kill/unheard".to_owned(), || stop_in_pairing(true)),
     ];
+    for (kind, what) in [("write", "1 request"), ("passive", "messages"), ("purged", "messages")] {
+        // A purge waits some seconds for what the device is about to write.
+        if kind != "purged" || is_full() {
+            let name = format!("pair/leave/{kind}");
+            trials.push(trial(name, move || leave_beside_a_stopped_one(kind, what)));
+        }
+    }
     for seed in first..first + if is_full() { 40 } else { 3 } {
         let name = format!("pair/stop/seed-{seed}");
         trials.push(trial(name, move || stop_within_pairing(seed)));
@@ -459,6 +466,26 @@ fn stop_in_pairing(killed: bool) -> Result<()> {
     {
         true => Ok(()),
         false => Err(outcome.failure("the wait was to name rank 1, and rank 2 to go on")),
+    }
+}
+
+/// A rank leaves whose peer is stopped with its device: it is told what it waits for, and goes on.
+fn leave_beside_a_stopped_one(kind: &str, what: &str) -> Result<()> {
+    let go_on = NamedTempFile::new()?.into_temp_path();
+    let program = PathBuf::from(env!("CARGO_BIN_EXE_departing"));
+    let job = Job::launched(2, &program)?.limit(Duration::from_secs(60)).over_devices()?;
+    let job = job.arg(kind).arg(&go_on).start()?;
+    job.lines("ready ", 2)?;
+    let process = job.rank(1)?;
+    let stopped = Stopped::wholly(&process)?;
+    go_on.close()?;
+    let told = job.lines("told: ", 1)?.remove(0);
+    drop(stopped);
+    let outcome = job.wait()?.success()?.says("finished 0")?.says("finished 1")?;
+    let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
+    match told.ends_with(&format!(" waiting for {what} to rank 1 on {}", host.trim())) {
+        true => Ok(()),
+        false => Err(outcome.failure("it was to be told what it waits for")),
     }
 }
 

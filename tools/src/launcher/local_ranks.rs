@@ -202,8 +202,8 @@ impl LocalRanks {
         Some(self.plan.ranks[local])
     }
 
-    /// Reaps the next child that has ended: ranks in the order in which they have, as the others are
-    /// told of it. The kernel gives children in the order in which they were started.
+    /// Reaps the next child that has ended: ranks in the order in which they have, as the others
+    /// are told of it. The kernel gives children in the order in which they were started.
     pub(crate) fn reap(&mut self) -> Option<(i32, Ending)> {
         let any = process::any_ended()?;
         if self.members.iter().any(|member| member.pid == any) {

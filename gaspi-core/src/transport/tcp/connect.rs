@@ -404,8 +404,7 @@ impl Connector {
             self.find_out_later(rank, purpose, since);
             return;
         }
-        if refused && probed && self.may_follow_another(tcp, rank) {
-            self.again.push(Again { at: Instant::now() + EARLIER, rank, purpose, since });
+        if refused && probed && self.waits_for_earlier(tcp, rank, since) {
             return;
         }
         if refused || probed {

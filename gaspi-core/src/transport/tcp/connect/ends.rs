@@ -137,14 +137,19 @@ impl Connector {
     }
 
     /// Whether `rank`, which refuses a connection, may have ended because of a death that this rank
-    /// has not heard of yet, which is to be known first. Its process is gone, so that whoever
-    /// started it, or the others, tell that as soon, and in order.
-    pub(super) fn may_follow_another(&mut self, tcp: Tcp<'_>, rank: Rank) -> bool {
-        let ranks = tcp.up.ranks();
+    /// has not heard of yet, which is to be known first: then it is probed again. Its process is
+    /// gone, so that whoever started it, or the others, tell that as soon, and in order.
+    pub(super) fn waits_for_earlier(&mut self, tcp: Tcp<'_>, rank: Rank, since: Instant) -> bool {
+        let (ranks, now) = (tcp.up.ranks(), Instant::now());
         if self.leaves || ranks.is_leaving(rank) || ranks.liveness(rank) != liveness::JOINED {
             return false;
         }
-        self.untold.entry(rank).or_insert_with(Instant::now).elapsed() < EARLIER
+        let waits = now - *self.untold.entry(rank).or_insert(now) < EARLIER;
+        if waits {
+            let purpose = ConnectPurpose::Probe;
+            self.again.push(Again { at: now + EARLIER, rank, purpose, since });
+        }
+        waits
     }
 
     /// Finds out later what became of `rank`, which refuses a connection. One for keepalive is not
