@@ -387,7 +387,9 @@ impl Progress {
             self.served.tcp().table.sets.poll.remove(fd.as_fd());
         }
         self.dead.insert(rank);
-        self.served.tcp().up.ended(rank);
+        let served = Arc::clone(&self.served);
+        self.connector.pass_on_death(served.tcp(), rank);
+        served.tcp().up.ended(rank);
     }
 
     fn accept(&mut self) {

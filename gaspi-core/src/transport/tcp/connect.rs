@@ -406,8 +406,8 @@ impl Connector {
         }
         if refused && probed && self.waits_for_earlier(tcp, rank, since) {
             return;
-        }
-        if refused || probed {
+        } else if refused || probed {
+            self.pass_on_death(tcp, rank);
             tcp.unreachable(rank, &reason);
         }
         match purpose {

@@ -136,6 +136,18 @@ impl Connector {
         ends.is_some_and(|ends| ends.may_have_left(rank, &tcp, Instant::now()))
     }
 
+    /// Tells that `rank` has died before this rank knows it: its program may end because of that at
+    /// once, and those that hear of its own end are to know why.
+    pub(crate) fn pass_on_death(&mut self, tcp: Tcp<'_>, rank: Rank) {
+        let ranks = tcp.up.ranks();
+        if ranks.liveness(rank) != liveness::JOINED || ranks.is_leaving(rank) {
+            return;
+        }
+        if let Some(died) = self.ends.as_mut().and_then(|ends| ends.tell_early(rank)) {
+            self.say_to_all(&[died]);
+        }
+    }
+
     /// Whether `rank`, which refuses a connection, may have ended because of a death that this rank
     /// has not heard of yet, which is to be known first: then it is probed again. Its process is
     /// gone, so that whoever started it, or the others, tell that as soon, and in order.
@@ -192,6 +204,7 @@ impl Connector {
             Some(Heard::Died(rank)) => {
                 let host = tcp.up.ranks().host_of(rank);
                 log::info!("{of} tells that {rank} on {host} has died");
+                self.pass_on_death(tcp, rank);
                 tcp.up.ended(rank);
             }
             None => {}

@@ -190,6 +190,13 @@ impl Ends {
         news
     }
 
+    /// `rank` is about to be known to have died: what is to be told before, unless it was.
+    pub(super) fn tell_early(&mut self, rank: Rank) -> Option<KeepaliveMessage> {
+        let died = self.is_told.insert(rank).then_some(KeepaliveMessage::Died(rank.0));
+        self.told.extend(died);
+        died
+    }
+
     /// All that has been told, for those who have not heard it.
     pub(super) fn told(&self) -> &[KeepaliveMessage] {
         &self.told
