@@ -9,8 +9,7 @@
 mod long;
 
 use crate::ids::{GroupId, Rank};
-use crate::os::clock;
-use crate::os::futex;
+use crate::os::{cancel, clock, futex};
 use crate::policy::spin::{self, BRIEF_LOOKS, BRIEF_YIELDS, Next, Spin};
 use crate::statistics::Counter;
 use crate::sync::{Ordering, epoch};
@@ -294,6 +293,7 @@ impl Waiter {
         mut attempt: impl FnMut() -> Option<T>,
     ) -> (Option<T>, Duration) {
         epoch::may_wait(waiting.call.name());
+        let _uncancelled = cancel::hold_off();
         let started = Instant::now();
         let (found, waited) = self.awake(sockets, started, deadline, &mut attempt);
         if found.is_some() {

@@ -3,6 +3,7 @@
 
 use crate::error::Failure;
 use crate::types::*;
+use gaspi_core::os::cancel;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -164,6 +165,7 @@ procedures! {
 
     /// GASPI_Ext.h: MHz of the processor's counter.
     fn cpu_frequency(cpu_mhz: *mut gaspi_float) {
+        let _uncancelled = cancel::hold_off();
         let out = out!(cpu_mhz);
         let mhz = frequency().ok_or_else(|| {
             Failure::Rejected(

@@ -98,7 +98,7 @@ procedures! {
         datatype: gaspi_datatype_t,
         group: gaspi_group_t,
         milliseconds: gaspi_timeout_t,
-    ) holding rt {
+    ) holding_briefly rt {
         not_null!(buffer_send, buffer_receive);
         // SAFETY: the caller of the C function passes `num` elements of that type in both.
         Ok(unsafe {

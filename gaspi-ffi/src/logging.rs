@@ -5,7 +5,7 @@
 //! Never blocks on a lock of its own, never raises SIGPIPE.
 
 use gaspi_core::Error;
-use gaspi_core::os::process;
+use gaspi_core::os::{cancel, process};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -204,6 +204,7 @@ fn identity() -> String {
 /// One write, so that lines of several ranks do not mix; a closed pipe costs the line, not the
 /// program.
 fn write_stderr(bytes: &[u8]) {
+    let _uncancelled = cancel::hold_off();
     // SAFETY: all-zero is a valid signal set, and each call gets sets that live here.
     unsafe {
         let mut pipe: libc::sigset_t = std::mem::zeroed();

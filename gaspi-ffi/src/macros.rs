@@ -30,10 +30,13 @@ macro_rules! exported {
 /// - `fn x(...) { .. }` works at any time;
 /// - `fn x(...) with rt { .. }` runs under an epoch guard: it neither waits, nor sends, nor looks
 ///   after sockets;
-/// - `fn x(...) holding rt { .. }` holds the runtime alive by its count and may wait.
+/// - `fn x(...) holding rt { .. }` holds the runtime alive by its count and may wait. The calling
+///   thread is not cancelled meanwhile;
+/// - `fn x(...) holding_briefly rt { .. }` is the same of what is often short: cancellation is held
+///   off only where gaspi-core gets to what may be a cancellation point.
 ///
-/// In the latter two `rt` is the current runtime; without one the procedure is ERR_NOINIT, before
-/// any argument is looked at.
+/// In all but the first `rt` is the current runtime; without one the procedure is ERR_NOINIT,
+/// before any argument is looked at.
 ///
 /// `try_fast rt { .. }` before these is tried first, with `rt` a `FastPath`: a number for the
 /// program, or `None` if nothing has happened and the rest has to find out why. It cannot panic.
@@ -45,14 +48,15 @@ macro_rules! procedures {
         $(#[$doc:meta])*
         fn $name:ident($($argument:ident: $type:ty),* $(,)?)
         $(try_fast $fast:ident $fast_body:block $(opening $opening:ident $open_body:block)?)?
-        $(with $guarded:ident)? $(holding $held:ident)? $body:block
+        $(with $guarded:ident)? $(holding $held:ident)? $(holding_briefly $brief:ident)?
+        $body:block
     )*) => {
         $(
             $(#[$doc])*
             #[allow(clippy::too_many_arguments, reason = "the arguments of the C procedure")]
             #[inline]
             unsafe fn $name($($argument: $type),*) -> $crate::error::Outcome {
-                procedures!(@body [$($guarded)?] [$($held)?] $body)
+                procedures!(@body [$($guarded)?] [$($held)?] [$($brief)?] $body)
             }
             const _: () = {
                 /// The slow path. Cold, so that the fast one keeps its registers. It begins again
@@ -93,9 +97,13 @@ macro_rules! procedures {
             }
         ),*];
     };
-    (@body [] [] $body:block) => { $body };
-    (@body [$rt:ident] [] $body:block) => { $crate::runtime::with(|$rt| $body) };
-    (@body [] [$rt:ident] $body:block) => {{
+    (@body [] [] [] $body:block) => { $body };
+    (@body [$rt:ident] [] [] $body:block) => { $crate::runtime::with(|$rt| $body) };
+    (@body [] [$rt:ident] [] $body:block) => {{
+        let _uncancelled = gaspi_core::os::cancel::hold_off();
+        procedures!(@body [] [] [$rt] $body)
+    }};
+    (@body [] [] [$rt:ident] $body:block) => {{
         let held = $crate::runtime::hold()?;
         let $rt: &gaspi_core::Runtime = &held;
         $body

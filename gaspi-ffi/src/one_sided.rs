@@ -98,7 +98,7 @@ procedures! {
         rt.write(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
     } opening rt {
         rt.open_device_lane(Rank(rank), QueueId(queue))
-    } holding rt {
+    } holding_briefly rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         Ok(rt.write(&transfer, QueueId(queue), timeout(milliseconds))?)
     }
@@ -118,7 +118,7 @@ procedures! {
         rt.read(&transfer, QueueId(queue)).map(|()| GASPI_SUCCESS)
     } opening rt {
         rt.open_device_lane(Rank(rank), QueueId(queue))
-    } holding rt {
+    } holding_briefly rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         Ok(rt.read(&transfer, QueueId(queue), timeout(milliseconds))?)
     }
@@ -142,7 +142,7 @@ procedures! {
             .map(|()| GASPI_SUCCESS)
     } opening rt {
         rt.open_device_lane(Rank(rank), QueueId(queue))
-    } holding rt {
+    } holding_briefly rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         let notification = NotificationId(notification_id);
         let (queue, timeout) = (QueueId(queue), timeout(milliseconds));
@@ -160,7 +160,7 @@ procedures! {
         notification_id: gaspi_notification_id_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) holding rt {
+    ) holding_briefly rt {
         let transfer = transfer(local, local_offset, rank, remote, remote_offset, size);
         let notification = NotificationId(notification_id);
         Ok(rt.read_notify(&transfer, notification, QueueId(queue), timeout(milliseconds))?)
@@ -177,7 +177,7 @@ procedures! {
         size: *mut gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) holding rt {
+    ) holding_briefly rt {
         let list = transfers!(
             rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
         );
@@ -195,7 +195,7 @@ procedures! {
         size: *mut gaspi_size_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) holding rt {
+    ) holding_briefly rt {
         let list = transfers!(
             rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
         );
@@ -216,7 +216,7 @@ procedures! {
         notification_value: gaspi_notification_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) holding rt {
+    ) holding_briefly rt {
         let list = transfers!(
             rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
         );
@@ -243,7 +243,7 @@ procedures! {
         notification_id: gaspi_notification_id_t,
         queue: gaspi_queue_id_t,
         milliseconds: gaspi_timeout_t,
-    ) holding rt {
+    ) holding_briefly rt {
         let list = transfers!(
             rt, num, rank, segment_id_local, offset_local, segment_id_remote, offset_remote, size
         );
@@ -269,7 +269,7 @@ procedures! {
         let (id, value, queue) =
             (NotificationId(notification_id), notification_value, QueueId(queue));
         rt.notify(rank, segment, id, value, queue).map(|()| GASPI_SUCCESS)
-    } holding rt {
+    } holding_briefly rt {
         let (rank, segment) = (Rank(rank), SegmentId(segment_id_remote));
         let (id, value, queue) =
             (NotificationId(notification_id), notification_value, QueueId(queue));
@@ -293,7 +293,7 @@ procedures! {
             }
             None => once.then_some(GASPI_TIMEOUT),
         }
-    } holding rt {
+    } holding_briefly rt {
         let out = out!(first_id);
         let (segment, limit) = (SegmentId(segment_id_local), timeout(milliseconds));
         let found = rt.notify_waitsome(segment, notification_begin, notification_num, limit)?;

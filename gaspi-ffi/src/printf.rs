@@ -6,6 +6,7 @@
 use crate::config;
 use crate::logging;
 use crate::runtime;
+use gaspi_core::os::cancel;
 use gaspi_core::{Rank, Runtime};
 use std::arch::naked_asm;
 use std::collections::HashMap;
@@ -81,6 +82,7 @@ unsafe extern "C" fn deliver_from_c(rank: u32, text: *const u8, size: usize) {
 
 /// Sends a text to the logger of a rank, or prints it where there is no job.
 pub(crate) fn deliver(rank: u16, text: &[u8]) {
+    let _uncancelled = cancel::hold_off();
     if runtime::refuse_fork().is_err() || !config::logger() {
         return;
     }

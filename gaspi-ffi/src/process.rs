@@ -5,7 +5,7 @@ use crate::lifecycle::lifecycle;
 use crate::runtime::{self, timeout};
 use crate::types::*;
 use crate::{clock, config, logging, printf, statistics, topology};
-use gaspi_core::os::{affinity, process};
+use gaspi_core::os::{affinity, cancel, process};
 use gaspi_core::{Error, Job, Link, PendingInit, Rank, Runtime, State, Timeout};
 use std::fmt::Write;
 use std::sync::Arc;
@@ -106,6 +106,7 @@ fn start(pending: &mut Option<PendingInit>, timeout: Timeout) -> Outcome {
 procedures! {
     /// GASPI.h: joins the job.
     fn proc_init(milliseconds: gaspi_timeout_t) {
+        let _uncancelled = cancel::hold_off();
         runtime::refuse_fork()?;
         logging::level();
         let mut pending = lifecycle()?;
@@ -122,6 +123,7 @@ procedures! {
 
     /// GASPI.h: leaves the job.
     fn proc_term(milliseconds: gaspi_timeout_t) {
+        let _uncancelled = cancel::hold_off();
         runtime::refuse_fork()?;
         gaspi_core::outside_callback("proc_term")?;
         let _lifecycle = lifecycle()?;

@@ -8,7 +8,7 @@ procedures! {
     /// GASPI.h: waits until all requests of a queue are complete.
     fn wait(queue: gaspi_queue_id_t, milliseconds: gaspi_timeout_t) try_fast rt {
         rt.wait(QueueId(queue)).map(|()| GASPI_SUCCESS)
-    } holding rt {
+    } holding_briefly rt {
         Ok(rt.wait(QueueId(queue), timeout(milliseconds))?)
     }
 

@@ -10,6 +10,7 @@ use crate::error::Failure;
 use crate::runtime::{self, timeout};
 use crate::topology;
 use crate::types::*;
+use gaspi_core::os::cancel;
 use gaspi_core::{Deadline, Error, GroupId, Timeout};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -415,6 +416,7 @@ procedures! {
 
 /// [`threads_sync`] with its outcome; the C procedure returns nothing, so it is only logged.
 fn sync() -> crate::error::Outcome {
+    let _uncancelled = cancel::hold_off();
     runtime::refuse_fork()?;
     meet(Deadline::Never, || Ok(()))
 }

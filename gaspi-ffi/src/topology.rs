@@ -4,7 +4,7 @@ use crate::error::Failure;
 use crate::printf;
 use crate::switch;
 use crate::types::*;
-use gaspi_core::os::affinity;
+use gaspi_core::os::{affinity, cancel};
 
 /// The cores of a NUMA node, none if there is no such node.
 fn node_cores(node: u32) -> Option<Vec<usize>> {
@@ -90,6 +90,7 @@ pub(crate) fn bind_as_launched() {
 procedures! {
     /// GASPI_Ext.h: the NUMA node that this rank was started for.
     fn numa_socket(socket: *mut gaspi_uchar) {
+        let _uncancelled = cancel::hold_off();
         let out = out!(socket);
         let node = launched_for().and_then(|node| gaspi_uchar::try_from(node).ok());
         let node = node.ok_or_else(|| {
@@ -103,6 +104,7 @@ procedures! {
 
     /// GASPI_Ext.h: binds the calling thread to a NUMA node.
     fn set_socket_affinity(socket: gaspi_uchar) {
+        let _uncancelled = cancel::hold_off();
         crate::runtime::refuse_fork()?;
         bind(socket.into()).map_err(Failure::Rejected)
     }

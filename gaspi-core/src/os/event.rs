@@ -1,5 +1,6 @@
 //! The one place where a progress thread sleeps: an epoll set, and an eventfd to call it.
 
+use super::cancel;
 use crate::error::{Error, Result};
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -139,6 +140,8 @@ impl Wakeup {
 
     /// Wakes the sleeper.
     pub fn wake(&self) {
+        // Also from fast paths.
+        let _uncancelled = cancel::hold_off();
         // A full counter wakes already.
         let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }

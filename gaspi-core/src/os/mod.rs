@@ -8,6 +8,8 @@
 //! and tools put theirs in their place. What is made by hand says why at the head of its file.
 
 pub mod affinity;
+#[doc(hidden)]
+pub mod cancel;
 pub(crate) mod clock;
 pub mod cross_memory;
 pub mod event;

@@ -1,5 +1,6 @@
 //! Callers that look after the sockets of their rank while they wait.
 
+use crate::os::cancel;
 use crate::os::clock::monotonic_ns;
 use crate::policy::acknowledge::Flush;
 use crate::policy::owner::PollOwner;
@@ -70,6 +71,7 @@ impl Arrivals<'_> {
         if self.verbs.is_some_and(|verbs| verbs.table.carries_messages()) {
             return self.poll_briefly(waiter, Looks::ForMessages, attempt);
         }
+        let _uncancelled = cancel::hold_off();
         let (mut found, mut busy) = (None, 0);
         for _ in 0..BRIEF_SOCKET_LOOKS {
             // What else comes may take long.
@@ -184,6 +186,7 @@ impl Sockets for Tcp<'_> {
         if let Some(mut receiver) = try_receiver(endpoints)
             && receiver.has_unsent_acks()
         {
+            let _uncancelled = cancel::hold_off();
             receiver.send_or_delay_acks(*self);
         }
         // Said before: that this thread neither sleeps on the sockets nor looks after them.
@@ -209,6 +212,7 @@ impl Tcp<'_> {
         if !self.table.polling.note_test(monotonic_ns()) {
             return false;
         }
+        let _uncancelled = cancel::hold_off();
         Sockets::look(&self);
         Sockets::leave(&self);
         true
@@ -226,6 +230,7 @@ impl Tcp<'_> {
 
     #[cold]
     fn look_now(self) {
+        let _uncancelled = cancel::hold_off();
         let endpoints = self.table;
         endpoints.polling.note_due_look(monotonic_ns());
         if let Some(mut receiver) = try_receiver(endpoints) {

@@ -1,5 +1,6 @@
 //! State that layers above keep with a rank: values of any type, one of each.
 
+use crate::os::cancel;
 use crate::sync::Mutex;
 use std::any::{Any, TypeId};
 use std::fmt;
@@ -39,6 +40,8 @@ impl Extensions {
     #[cold]
     #[inline(never)]
     fn make<T: Extension>(&self, make: impl FnOnce() -> T) -> &T {
+        // Hash tables ask for random numbers.
+        let _uncancelled = cancel::hold_off();
         let _making = self.making.lock();
         match self.find() {
             Ok(found) => found,

@@ -7,6 +7,7 @@ use crate::types::*;
 use gaspi_collectives::algorithms::Collective;
 use gaspi_collectives::fusion::handles::{self, Handle};
 use gaspi_collectives::fusion::{Fusion, OnEnd, Options, Order, Tensor};
+use gaspi_core::os::cancel;
 use gaspi_core::{GroupId, Result, Runtime};
 use std::ffi::{CStr, c_int, c_void};
 use std::sync::Arc;
@@ -120,6 +121,7 @@ fn with<T>(
 #[inline(never)]
 fn start(fusion: gaspi_fusion_t, bucket: usize) -> gaspi_return_t {
     boundary("fusion_submit", || {
+        let _uncancelled = cancel::hold_off();
         let held = hold()?;
         Ok(handles::start(&held, Handle(fusion), bucket)?)
     })

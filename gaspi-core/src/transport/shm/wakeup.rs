@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::ids::Rank;
-use crate::os::socket;
+use crate::os::{cancel, socket};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -35,6 +35,8 @@ impl WakeupSockets {
 
     pub(super) fn wake(&self, rank: Rank) {
         if let Some(name) = self.names.get(&rank) {
+            // Also from fast paths.
+            let _uncancelled = cancel::hold_off();
             socket::send_to(self.sender.as_fd(), name);
         }
     }

@@ -58,6 +58,7 @@ mod work;
 use crate::config::{CHANNELS, Network, QUEUE_MAX};
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
+use crate::os::cancel;
 use crate::os::clock::monotonic_ns;
 use crate::sync::once_arc::OnceArc;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, epoch};
@@ -455,6 +456,7 @@ impl<'a> Verbs<'a> {
             busy = true;
         }
         if !busy && take(&self.table.resets.any) {
+            let _uncancelled = cancel::hold_off();
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());
             for peer in &resets {
                 self.stop_lost(*peer);
@@ -479,6 +481,7 @@ impl<'a> Verbs<'a> {
     /// Takes down pairs that have failed, behind what has come by them, and posts what waits on
     /// other lanes; whether any had failed.
     fn go_on(self, receives: &mut Receives) -> bool {
+        let _uncancelled = cancel::hold_off();
         let mut failed = Vec::new();
         for lane in self.table.used(None) {
             let mut state = lane.lock();

@@ -9,6 +9,7 @@ use super::pairing::{PairState, Step};
 use super::queue_pair::QueuePair;
 use super::{ATOMICS, DeviceTable, STREAM, VISIBLE, Verbs, select, subnet};
 use crate::ids::{QueueId, Rank};
+use crate::os::cancel;
 use crate::sync::{MutexGuard, Ordering};
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::wire::message::{Message, PairOffer, Pairing};
@@ -169,6 +170,7 @@ impl Verbs<'_> {
         if handled.load(Ordering::Relaxed) == news {
             return false;
         }
+        let _uncancelled = cancel::hold_off();
         let ended = |lane: &&Lane| self.up.ranks().check_alive(lane.peer, "a request").is_err();
         let busy = |lane: &&Lane| {
             let state = lane.lock();
@@ -221,6 +223,7 @@ impl Verbs<'_> {
 
     /// Begins anew where there were too few pairs, as far as there are now.
     pub(super) fn try_scarce(self) {
+        let _uncancelled = cancel::hold_off();
         let scarce = |lane: &&Lane| lane.lock().pairing.is_scarce();
         for lane in self.table.used(None).filter(scarce) {
             if !self.table.device.handles.budget.has_room() {
@@ -252,6 +255,7 @@ impl Verbs<'_> {
         steps: Vec<Step>,
         ended: &mut Ended,
     ) {
+        let _uncancelled = cancel::hold_off();
         let mut left: VecDeque<Step> = steps.into();
         while let Some(step) = left.pop_front() {
             let offers = matches!(step, Step::Offer(_));

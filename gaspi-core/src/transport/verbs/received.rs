@@ -7,6 +7,7 @@ use super::work::{self, Completion, Outcome};
 use super::{ATOMICS, STREAM, Verbs};
 use crate::config::CHANNELS;
 use crate::ids::Rank;
+use crate::os::cancel;
 use crate::transport::software_target::{Action, Served, SoftwareTarget};
 use crate::wire::frame::{Frame, PREFIX};
 
@@ -26,6 +27,8 @@ impl Verbs<'_> {
             }
             return;
         }
+        // It may bring anything: a segment to import, a connection that ends.
+        let _uncancelled = cancel::hold_off();
         if lane.queue == STREAM {
             return self.bytes_came(receives, lane, Chunk { place, len: completion.bytes });
         }

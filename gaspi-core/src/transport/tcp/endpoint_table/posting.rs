@@ -4,6 +4,7 @@
 use super::EndpointTable;
 use crate::error::{Error, Result};
 use crate::ids::{QueueId, Rank};
+use crate::os::cancel;
 use crate::sync::{Ordering, fence};
 use crate::transport::payload::ChannelMessage;
 use crate::transport::tcp::connection::{Broken, Connection, Posted, Unsent};
@@ -109,6 +110,7 @@ impl EndpointTable {
         mut item: T,
         hand_over: impl Fn(&Connection, T) -> Result<Posted, Unsent<T>>,
     ) -> Result<()> {
+        let _uncancelled = cancel::hold_off();
         loop {
             let connection = self.connected(up, rank)?;
             match hand_over(&connection, item) {
@@ -173,6 +175,7 @@ impl EndpointTable {
         if !self.has_corked() {
             return false;
         }
+        let _uncancelled = cancel::hold_off();
         for connection in &self.corked.take() {
             match connection.flush_corked(&self.sets.data) {
                 Ok(false) => {}
