@@ -71,7 +71,8 @@ pub(crate) struct Plain {
         short = 'n',
         long = "ranks",
         value_name = "N",
-        value_parser = clap::value_parser!(u32).range(1..=65535)
+        value_parser = clap::value_parser!(u32).range(1..=65535),
+        allow_negative_numbers = true
     )]
     pub(crate) ranks: Option<u32>,
 
@@ -84,11 +85,11 @@ pub(crate) struct Plain {
     pub(crate) transport: Option<Choice>,
 
     /// Operations that are measured for each row [default: by size]
-    #[arg(long, value_name = "N", value_parser = count)]
+    #[arg(long, value_name = "N", value_parser = count, allow_negative_numbers = true)]
     pub(crate) iterations: Option<usize>,
 
     /// Operations before those [default: a tenth]
-    #[arg(long, value_name = "N", value_parser = count_or_none)]
+    #[arg(long, value_name = "N", value_parser = count_or_none, allow_negative_numbers = true)]
     pub(crate) warmup: Option<usize>,
 
     /// Compare the data after every batch instead of once for each row
@@ -143,20 +144,24 @@ pub(crate) struct Sizes {
         value_name = "LIST",
         value_delimiter = ',',
         value_parser = parse_size,
+        allow_hyphen_values = true,
         conflicts_with_all = ["begin", "end", "factor"]
     )]
     pub(crate) sizes: Vec<usize>,
 
     /// Smallest size of a series
-    #[arg(short = 'b', long = "begin", value_name = "SIZE", value_parser = parse_size)]
+    #[arg(short = 'b', long = "begin", value_name = "SIZE", value_parser = parse_size,
+          allow_hyphen_values = true)]
     pub(crate) begin: Option<usize>,
 
     /// Largest size of a series
-    #[arg(short = 'e', long = "end", value_name = "SIZE", value_parser = parse_size)]
+    #[arg(short = 'e', long = "end", value_name = "SIZE", value_parser = parse_size,
+          allow_hyphen_values = true)]
     pub(crate) end: Option<usize>,
 
     /// From one size of a series to the next
-    #[arg(short = 'f', long = "factor", value_name = "N", value_parser = factor)]
+    #[arg(short = 'f', long = "factor", value_name = "N", value_parser = factor,
+          allow_negative_numbers = true)]
     pub(crate) factor: Option<usize>,
 
     /// Rotate through buffers that are larger than the caches
@@ -171,7 +176,8 @@ pub(crate) struct Paired {
     pub(crate) sizes: Sizes,
 
     /// Pairs of ranks at once: 0 and 1, 2 and 3, ...
-    #[arg(long, value_name = "N", default_value = "1", value_parser = count)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = count,
+          allow_negative_numbers = true)]
     pub(crate) pairs: usize,
 }
 
@@ -191,7 +197,8 @@ pub(crate) struct Bandwidth {
         value_name = "N",
         default_value = "4",
         requires = "both_ways",
-        value_parser = clap::value_parser!(u8).range(1..=8)
+        value_parser = clap::value_parser!(u8).range(1..=8),
+        allow_negative_numbers = true
     )]
     pub(crate) queues: u8,
 }
@@ -222,7 +229,8 @@ pub(crate) struct Rate {
     pub(crate) paired: Paired,
 
     /// Threads of rank 0 at once, measured against one of them
-    #[arg(long, value_name = "T", default_value = "1", value_parser = count)]
+    #[arg(long, value_name = "T", default_value = "1", value_parser = count,
+          allow_negative_numbers = true)]
     pub(crate) threads: usize,
 }
 
@@ -262,7 +270,8 @@ pub(crate) struct DataCollective {
         long,
         value_name = "RANK",
         default_value = "0",
-        value_parser = clap::value_parser!(u32).range(..65536)
+        value_parser = clap::value_parser!(u32).range(..65536),
+        allow_negative_numbers = true
     )]
     pub(crate) root: u32,
 }
@@ -346,7 +355,7 @@ pub(crate) struct FusedStep {
     pub(crate) order: TensorOrder,
 
     /// Microseconds that each rank computes in a step, between the submits
-    #[arg(long, value_name = "US", default_value = "0")]
+    #[arg(long, value_name = "US", default_value = "0", allow_negative_numbers = true)]
     pub(crate) compute: u32,
 
     /// Only the program's threads carry all-reduces on
@@ -354,7 +363,8 @@ pub(crate) struct FusedStep {
     pub(crate) no_background: bool,
 
     /// A bucket grows while it has fewer bytes
-    #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = threshold)]
+    #[arg(long, value_name = "SIZE", default_value = "32K", value_parser = threshold,
+          allow_hyphen_values = true)]
     pub(crate) threshold: usize,
 
     /// Also a step whose values travel as this type, beside one whose values travel as f32
@@ -397,7 +407,8 @@ pub(crate) struct Init {
     pub(crate) plain: Plain,
 
     /// Jobs that are started one after another
-    #[arg(long, value_name = "N", default_value = "10", value_parser = count)]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = count,
+          allow_negative_numbers = true)]
     pub(crate) jobs: usize,
 
     /// Only the start, without the cycles of segments and queues

@@ -62,3 +62,37 @@ Examples:
   gaspi-bench allreduce -n 2 -d bf16 -o max   a collective operation, with type and operation
   gaspi-bench barrier -n 4 --json             for programs
   gaspi_run -n 2 gaspi-bench limits           the hardware alone";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn absurd_numbers_are_told_without_a_wrong_tip() {
+        for (test, options) in [
+            ("barrier", &["-n", "--ranks", "--iterations", "--warmup"][..]),
+            ("limits", &["-s", "-b", "-e", "-f"]),
+            ("write-bw", &["--pairs", "--queues"]),
+            ("write-rate", &["--threads"]),
+            ("broadcast", &["--root"]),
+            ("fusion", &["--compute", "--threshold"]),
+            ("init", &["--jobs"]),
+            ("scale", &["-n", "--jobs"]),
+            ("kernels", &["-s"]),
+            ("compare", &["-n", "-s", "--rounds"]),
+        ] {
+            for option in options {
+                for number in ["-1", "-1e9", "99999999999999999999", "1.5.2"] {
+                    let line = ["gaspi-bench", test, option, number];
+                    let text = Arguments::try_parse_from(line).err().map(|error| error.to_string());
+                    let text = text.unwrap_or_else(|| panic!("{line:?} is accepted"));
+                    let named = text.contains("invalid value") && text.contains(number);
+                    assert!(named && !text.contains("tip:"), "{line:?}: {text}");
+                }
+            }
+        }
+        let line = ["gaspi-bench", "limits", "-e", "-8K"];
+        let text = Arguments::try_parse_from(line).expect_err("accepted").to_string();
+        assert!(text.contains("a size is a number"), "{text}");
+    }
+}

@@ -26,7 +26,8 @@ const PAGE: usize = 4096;
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Options {
     /// Bytes of each operand, with K, M or G for powers of 1024 [default: 4K,256K,16M]
-    #[arg(long, short = 's', value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    #[arg(long, short = 's', value_name = "LIST", value_delimiter = ',', value_parser = parse_size,
+          allow_hyphen_values = true)]
     sizes: Vec<usize>,
 
     /// Types of elements: f32,bf16 [default: all]

@@ -29,7 +29,8 @@ pub(crate) struct Options {
         value_name = "LIST",
         value_delimiter = ',',
         default_value = "16,64",
-        value_parser = clap::value_parser!(u32).range(2..=65535)
+        value_parser = clap::value_parser!(u32).range(2..=65535),
+        allow_hyphen_values = true
     )]
     ranks: Vec<u32>,
 
@@ -46,7 +47,8 @@ pub(crate) struct Options {
         long,
         value_name = "N",
         default_value_t = 3,
-        value_parser = clap::value_parser!(u32).range(1..)
+        value_parser = clap::value_parser!(u32).range(1..),
+        allow_negative_numbers = true
     )]
     jobs: u32,
 

@@ -77,7 +77,8 @@ pub(crate) struct Options {
         value_name = "LIST",
         value_delimiter = ',',
         default_value = "2",
-        value_parser = clap::value_parser!(u32).range(2..=1024)
+        value_parser = clap::value_parser!(u32).range(2..=1024),
+        allow_hyphen_values = true
     )]
     ranks: Vec<u32>,
 
@@ -93,7 +94,8 @@ pub(crate) struct Options {
     operation: Vec<Operation>,
 
     /// Bytes of the larger buffer, with K, M or G for powers of 1024 [default: 8 to 256M]
-    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size)]
+    #[arg(short, long, value_name = "LIST", value_delimiter = ',', value_parser = parse_size,
+          allow_hyphen_values = true)]
     sizes: Vec<usize>,
 
     /// Libraries to compare with; oneccl takes 2 GB of disk
@@ -123,7 +125,8 @@ pub(crate) struct Options {
     out_of_place: bool,
 
     /// Bursts of each library for each row [default: 60, fewer where they take long]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000),
+          allow_negative_numbers = true)]
     rounds: Option<u32>,
 
     /// In two minutes: fewer sizes, fewer bursts
