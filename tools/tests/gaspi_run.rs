@@ -390,8 +390,7 @@ fn numbers_of_ranks_that_are_none() {
 
 #[test]
 fn descriptors_that_run_out_are_told_before_anything_starts() {
-    let run = RUN;
-    let line = format!("ulimit -n 200; exec {run} -n 100 echo started");
+    let line = format!("ulimit -n 200; exec {RUN} -n 100 echo started");
     let outcome = shell(&line);
     let text = &outcome.stderr;
     assert_eq!(outcome.code, Some(125), "{text}");
@@ -401,8 +400,7 @@ fn descriptors_that_run_out_are_told_before_anything_starts() {
 
 #[test]
 fn the_limit_of_descriptors_is_raised_for_gaspi_run_only() {
-    let run = RUN;
-    let line = format!("ulimit -Sn 40; exec {run} -n 30 sh -c 'ulimit -Sn'");
+    let line = format!("ulimit -Sn 40; exec {RUN} -n 30 sh -c 'ulimit -Sn'");
     assert_eq!(shell(&line).success().stdout, "40\n".repeat(30));
 }
 
@@ -465,8 +463,7 @@ fn help_teaches() {
 
 #[test]
 fn signals_ignored_before_stay_ignored() {
-    let run = RUN;
-    let line = format!("trap '' HUP; exec {run} -n 1 grep -E 'SigIgn|SigBlk' /proc/self/status");
+    let line = format!("trap '' HUP; exec {RUN} -n 1 grep -E 'SigIgn|SigBlk' /proc/self/status");
     let text = shell(&line).success().stdout;
     assert!(text.contains("SigBlk:\t0000000000000000"), "{text}");
     let ignored = text.lines().find_map(|line| line.strip_prefix("SigIgn:\t")).expect("line");
