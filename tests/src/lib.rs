@@ -13,6 +13,7 @@ mod job;
 pub mod leftovers;
 mod processes;
 mod program;
+mod ranks;
 mod seed;
 mod shapes;
 pub mod victims;
@@ -22,6 +23,7 @@ pub use compile::{Linkage, c_compiler, fortran, link, make, run_compiler};
 pub use job::{Failed, Job, Outcome, Running};
 pub use processes::{Pid, Process, monotonic_us};
 pub use program::{Product, Program};
+pub use ranks::run_rank;
 pub use seed::{Seed, base_seed};
 pub use shapes::{NODES, Shape, job_over_nodes};
 

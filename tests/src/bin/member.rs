@@ -21,7 +21,7 @@ use gaspi::collectives::{
     TypedRequest, prepare, run, start_raw,
 };
 use gaspi::{Config, Error, GroupId, Init, PendingInit, Rank, Runtime, SegmentId, Timeout};
-use gaspi_tests::{Seed, job_over_nodes, monotonic_us};
+use gaspi_tests::{Seed, job_over_nodes, monotonic_us, run_rank};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -36,28 +36,11 @@ const LARGE: usize = 300_000;
 const AFTERWARDS: u32 = 6;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [scenario, seed, victim, file @ ..] = arguments.as_slice() else {
-        eprintln!("usage: member die|stop SEED VICTIM [FILE]");
-        return ExitCode::from(2);
-    };
-    let (Ok(seed), Ok(victim)) = (seed.parse(), victim.parse()) else {
-        eprintln!("member: {seed:?} and {victim:?} have to be numbers");
-        return ExitCode::from(2);
-    };
-    let result = match (scenario.as_str(), file) {
-        ("die", []) => die(seed, Rank(victim)),
-        ("stop", [file]) => stop(seed, Path::new(file)),
-        _ => Err(format!("there is no scenario {scenario:?} with {} more words", file.len())),
-    };
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            let rank = std::env::var("GASPI_RANK").unwrap_or_default();
-            eprintln!("FAILED on rank {rank}: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    run_rank("member die SEED VICTIM | stop SEED VICTIM FILE", |arguments| match arguments {
+        ["die", seed, victim] => Some(die(seed.parse().ok()?, Rank(victim.parse().ok()?))),
+        ["stop", seed, _, file] => Some(stop(seed.parse().ok()?, Path::new(file))),
+        _ => None,
+    })
 }
 
 fn join() -> gaspi::Result<Runtime> {

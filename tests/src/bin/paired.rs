@@ -12,7 +12,7 @@ use gaspi::{
     Config, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Result, Runtime,
     SegmentId, Timeout, Transfer,
 };
-use gaspi_tests::monotonic_us;
+use gaspi_tests::{monotonic_us, run_rank};
 
 /// A guard: nothing may take longer.
 const GUARD: Timeout = Timeout::Millis(20_000);
@@ -26,18 +26,10 @@ const VICTIM: Rank = Rank(1);
 const BYSTANDER: Rank = Rank(2);
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [file] = arguments.as_slice() else {
-        eprintln!("usage: paired FILE");
-        return ExitCode::from(2);
-    };
-    match run(Path::new(file)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("FAILED: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run_rank("paired FILE", |arguments| match arguments {
+        [file] => Some(run(Path::new(file))),
+        _ => None,
+    })
 }
 
 fn run(file: &Path) -> Result<()> {

@@ -14,6 +14,7 @@ use gaspi::{
     Config, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime, SegmentId,
     Timeout, Transfer,
 };
+use gaspi_tests::run_rank;
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -40,24 +41,11 @@ const SLOT: u64 = 64;
 const SIZES: [u64; 6] = [8, 1, 4096, 100_000, BLOCK, 63];
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let end = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        ["while", file] => Some(End::Gone(PathBuf::from(file))),
-        [number] => number.parse().ok().map(End::After),
+    run_rank("rounds NUMBER | while FILE", |arguments| match arguments {
+        ["while", file] => Some(run(&End::Gone(PathBuf::from(file)))),
+        [number] => Some(run(&End::After(number.parse().ok()?))),
         _ => None,
-    };
-    let Some(end) = end else {
-        eprintln!("usage: rounds NUMBER | while FILE");
-        return ExitCode::from(2);
-    };
-    match run(&end) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            let rank = std::env::var("GASPI_RANK").unwrap_or_default();
-            eprintln!("FAILED on rank {rank}: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    })
 }
 
 /// When the rounds are over.

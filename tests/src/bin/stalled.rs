@@ -10,6 +10,7 @@ use std::time::Duration;
 use gaspi::collectives::fusion::{Fusion, Options, Tensor};
 use gaspi::collectives::{DataType, Operation};
 use gaspi::{Config, GroupId, Job, PendingInit, Rank, Result, Timeout};
+use gaspi_tests::run_rank;
 
 /// A guard: nothing may take longer.
 const GUARD: Timeout = Timeout::Millis(60_000);
@@ -33,25 +34,13 @@ impl log::Log for Warnings {
 }
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [victim, file] = arguments.as_slice() else {
-        eprintln!("usage: stalled VICTIM FILE");
-        return ExitCode::from(2);
-    };
-    let Ok(victim) = victim.parse() else {
-        eprintln!("stalled: {victim:?} is no rank");
-        return ExitCode::from(2);
-    };
     if log::set_logger(&Warnings).is_ok() {
         log::set_max_level(log::LevelFilter::Warn);
     }
-    match steps(Rank(victim), Path::new(file)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("FAILED: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run_rank("stalled VICTIM FILE", |arguments| match arguments {
+        [victim, file] => Some(steps(Rank(victim.parse().ok()?), Path::new(file))),
+        _ => None,
+    })
 }
 
 fn steps(victim: Rank, file: &Path) -> Result<()> {

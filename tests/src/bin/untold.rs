@@ -13,6 +13,7 @@ use gaspi::{
     Config, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Result, Runtime,
     SegmentId, Timeout,
 };
+use gaspi_tests::run_rank;
 
 /// A guard: nothing may take longer.
 const GUARD: Timeout = Timeout::Millis(60_000);
@@ -22,18 +23,10 @@ const SEGMENT: SegmentId = SegmentId(0);
 const BEGUN: NotificationId = NotificationId(0);
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [file] = arguments.as_slice() else {
-        eprintln!("usage: untold FILE");
-        return ExitCode::from(2);
-    };
-    match run(Path::new(file)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("FAILED: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run_rank("untold FILE", |arguments| match arguments {
+        [file] => Some(run(Path::new(file))),
+        _ => None,
+    })
 }
 
 fn run(file: &Path) -> Result<()> {

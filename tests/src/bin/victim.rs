@@ -28,7 +28,7 @@ use gaspi::{
     Config, Error, GroupId, Init, Job, NotificationId, PendingInit, QueueId, Rank, Runtime,
     SegmentId, Timeout, Transfer,
 };
-use gaspi_tests::{job_over_nodes, monotonic_us};
+use gaspi_tests::{job_over_nodes, monotonic_us, run_rank};
 
 type Result<T> = std::result::Result<T, String>;
 
@@ -44,27 +44,18 @@ const GUARD: Timeout = Timeout::Millis(20_000);
 const SHORT: Timeout = Timeout::Millis(20);
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (scenario, operation, victim, file) = match arguments.as_slice() {
-        [scenario, operation, victim] => (scenario, operation, victim, None),
-        [scenario, operation, victim, file] => (scenario, operation, victim, Some(Path::new(file))),
-        _ => {
-            eprintln!(
-                "usage: victim die|stop|init|wait|left|hear|meet|join OPERATION VICTIM [FILE]"
-            );
-            return ExitCode::from(2);
-        }
-    };
-    let victims: Result<Vec<Rank>> = victim.split(',').map(rank_of).collect();
-    let result = victims.and_then(|victims| play(scenario, operation, &victims, file));
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(reason) => {
-            let rank = std::env::var("GASPI_RANK").unwrap_or_default();
-            eprintln!("FAILED on rank {rank}: {reason}");
-            ExitCode::FAILURE
-        }
-    }
+    let usage = "victim die|stop|init|wait|left|hear|meet|join OPERATION VICTIM [FILE]";
+    run_rank(usage, |arguments| {
+        let (scenario, operation, victim, file) = match arguments {
+            [scenario, operation, victim] => (scenario, operation, victim, None),
+            [scenario, operation, victim, file] => {
+                (scenario, operation, victim, Some(Path::new(file)))
+            }
+            _ => return None,
+        };
+        let victims: Result<Vec<Rank>> = victim.split(',').map(rank_of).collect();
+        Some(victims.and_then(|victims| play(scenario, operation, &victims, file)))
+    })
 }
 
 fn play(scenario: &str, operation: &str, victims: &[Rank], file: Option<&Path>) -> Result<()> {
