@@ -41,6 +41,8 @@ mod user_reduction;
 
 pub use broadcast_list::{BroadcastList, Piece, run_broadcast_list};
 pub use datatype::{DataType, Element, Operation};
+#[doc(hidden)]
+pub use engine::check_environment;
 pub use half::{bf16, f16};
 pub use mode::{Mode, UnknownMode};
 pub use owned::{

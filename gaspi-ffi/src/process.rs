@@ -15,6 +15,7 @@ fn joining(timeout: Timeout) -> Result<PendingInit, Failure> {
     logging::check()?;
     statistics::check()?;
     topology::check()?;
+    gaspi_collectives::check_environment()?;
     let job = Job::from_environment_within(timeout)?;
     // Errors from here on name the rank.
     let host =

@@ -63,16 +63,22 @@ fn spec(members: usize, prepared: bool) -> ChannelSpec {
     ChannelSpec { slots: SLOTS, message_bytes, stage_bytes }
 }
 
-/// What a variable names; `None` if it is not set, or empty.
+/// What a variable names; `None` if it is not set.
 fn named<T: FromStr<Err: fmt::Display>>(variable: &str) -> std::result::Result<Option<T>, String> {
-    match std::env::var_os(variable) {
-        None => Ok(None),
-        Some(name) if name.is_empty() => Ok(None),
-        Some(name) => {
-            let parsed = name.to_string_lossy().parse().map(Some);
-            parsed.map_err(|reason| format!("{variable}: {reason}"))
-        }
-    }
+    let Some(name) = std::env::var_os(variable) else { return Ok(None) };
+    let parsed = name.to_string_lossy().parse().map(Some);
+    parsed.map_err(|reason| format!("{variable}: {reason}"))
+}
+
+/// Whether the environment names an algorithm and a mode that there are, if any.
+///
+/// # Errors
+/// [`Error::Environment`] names the variable, its value, and what there is.
+pub fn check_environment() -> Result<()> {
+    let wrong = |reason| Error::Environment { reason };
+    named::<Algorithm>(ALGORITHM).map_err(wrong)?;
+    named::<Mode>(MODE).map_err(wrong)?;
+    Ok(())
 }
 
 /// Tells the program of what has ended, in the background.

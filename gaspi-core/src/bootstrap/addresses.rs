@@ -89,15 +89,23 @@ impl Restrictions {
         Restrictions::parse(&|name| std::env::var_os(name))
     }
 
-    fn parse(get: &dyn Fn(&str) -> Option<OsString>) -> Result<Restrictions> {
+    /// What these variables say.
+    pub(super) fn parse(get: &dyn Fn(&str) -> Option<OsString>) -> Result<Restrictions> {
         let text = |name| get(name).map(|value| value.to_string_lossy().into_owned());
-        let list = |name| {
-            let text = text(name).unwrap_or_default();
+        let list = |name, example| {
+            let Some(text) = text(name) else { return Ok(Vec::new()) };
             let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-            parts.map(str::to_owned).collect::<Vec<String>>()
+            let parts: Vec<String> = parts.map(str::to_owned).collect();
+            if parts.is_empty() {
+                return wrong(format!(
+                    "{name} is {text:?}; write one or several with commas, as in {example}, or do \
+                     not set it"
+                ));
+            }
+            Ok(parts)
         };
         let mut subnets = Vec::new();
-        for part in list("GASPI_SUBNET") {
+        for part in list("GASPI_SUBNET", "192.0.2.0/24")? {
             let Some(subnet) = Subnet::parse(&part) else {
                 return wrong(format!(
                     "GASPI_SUBNET has {part:?}, which is no part of the address space; write it \
@@ -107,7 +115,7 @@ impl Restrictions {
             subnets.push(subnet);
         }
         let ports = text("GASPI_PORT_RANGE").map(|text| ports(&text)).transpose()?;
-        Ok(Restrictions { names: list("GASPI_INTERFACE"), subnets, ports })
+        Ok(Restrictions { names: list("GASPI_INTERFACE", "eth0,ib0")?, subnets, ports })
     }
 
     /// The range of ports, if there is one.

@@ -5,6 +5,7 @@
 //! and what is wanted of a card. Variables that contradict each other are an error that names them
 //! and the remedy.
 
+use super::addresses::Restrictions;
 use super::job::{Job, Transport};
 use super::launchers;
 use super::this_machine::ThisMachine;
@@ -12,6 +13,7 @@ use super::variables::{Variables, wrong};
 use crate::config::{DeviceChoice, GidChoice, MessageCarrier, WriteEnd};
 use crate::error::Result;
 use crate::timeout::{Deadline, Timeout};
+use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr};
 
 impl Job {
@@ -51,6 +53,8 @@ impl DeviceChoice {
 /// The job as the variables describe it.
 fn describe(variables: &Variables<'_>, deadline: Deadline) -> Result<Job> {
     let (transport, device) = (transport(variables)?, device_choice(variables)?);
+    // Those that a rank without others on other hosts does not need are to make sense, too.
+    Restrictions::parse(&|name| variables.raw(name))?;
     let (chosen, why) = launchers::choose(variables)?;
     let Some((launcher, task)) = chosen else {
         log::info!("proc_init: a job of one rank: {why}");
@@ -86,7 +90,7 @@ fn local_rank(variables: &Variables<'_>, size: u32) -> Result<Option<u16>> {
 
 /// GASPI_TRANSPORT.
 fn transport(variables: &Variables<'_>) -> Result<Transport> {
-    match variables.text("GASPI_TRANSPORT")?.as_deref() {
+    match variables.word("GASPI_TRANSPORT").as_deref() {
         None | Some("auto") => Ok(Transport::Auto),
         Some("shm") => Ok(Transport::SharedMemory),
         Some("tcp") => Ok(Transport::Tcp),
@@ -102,7 +106,7 @@ const PAIRS_MAX: u32 = (1 << 24) - 1;
 
 /// GASPI_IBVERBS_LIB, GASPI_ATOMICS, and all GASPI_IB_*.
 fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
-    let write_end = match variables.text("GASPI_IB_WAIT")?.as_deref() {
+    let write_end = match variables.word("GASPI_IB_WAIT").as_deref() {
         None | Some("auto") => WriteEnd::Auto,
         Some("read") => WriteEnd::Read,
         Some("ack") => WriteEnd::Ack,
@@ -110,14 +114,14 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
             return wrong(format!("GASPI_IB_WAIT is {other:?}; it can be auto, ack or read"));
         }
     };
-    let messages = match variables.text("GASPI_IB_MESSAGES")?.as_deref() {
+    let messages = match variables.word("GASPI_IB_MESSAGES").as_deref() {
         None | Some("device") => MessageCarrier::Device,
         Some("tcp") => MessageCarrier::Tcp,
         Some(other) => {
             return wrong(format!("GASPI_IB_MESSAGES is {other:?}; it can be device or tcp"));
         }
     };
-    let atomics = match variables.text("GASPI_ATOMICS")?.as_deref() {
+    let atomics = match variables.word("GASPI_ATOMICS").as_deref() {
         None | Some("cpu") => false,
         Some("nic") => true,
         Some(other) => return wrong(format!("GASPI_ATOMICS is {other:?}; it can be cpu or nic")),
@@ -135,7 +139,7 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
         number => number.map(|number| number as u32),
     };
     Ok(DeviceChoice {
-        library: variables.raw("GASPI_IBVERBS_LIB"),
+        library: library(variables)?,
         devices: devices(variables)?,
         port: small("GASPI_IB_PORT", 1, 254)?,
         gid: gid(variables)?,
@@ -149,9 +153,19 @@ fn device_choice(variables: &Variables<'_>) -> Result<DeviceChoice> {
     })
 }
 
+/// GASPI_IBVERBS_LIB: a file.
+fn library(variables: &Variables<'_>) -> Result<Option<OsString>> {
+    match variables.raw("GASPI_IBVERBS_LIB") {
+        Some(file) if file.is_empty() => {
+            wrong("GASPI_IBVERBS_LIB is \"\"; it takes a file, or is not set".to_owned())
+        }
+        file => Ok(file),
+    }
+}
+
 /// GASPI_IB_DEVICE: names parted by commas.
 fn devices(variables: &Variables<'_>) -> Result<Vec<String>> {
-    let Some(text) = variables.text("GASPI_IB_DEVICE")? else { return Ok(Vec::new()) };
+    let Some(text) = variables.word("GASPI_IB_DEVICE") else { return Ok(Vec::new()) };
     let names: Vec<String> = text.split(',').map(|name| name.trim().to_owned()).collect();
     if names.iter().any(String::is_empty) {
         return wrong(format!(
@@ -163,7 +177,7 @@ fn devices(variables: &Variables<'_>) -> Result<Vec<String>> {
 
 /// GASPI_IB_GID: an index or an address.
 fn gid(variables: &Variables<'_>) -> Result<Option<GidChoice>> {
-    let Some(text) = variables.text("GASPI_IB_GID")? else { return Ok(None) };
+    let Some(text) = variables.word("GASPI_IB_GID") else { return Ok(None) };
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     let found = match text.parse::<IpAddr>() {
         _ if digits => text.parse().ok().map(GidChoice::Index),
@@ -182,7 +196,7 @@ fn gid(variables: &Variables<'_>) -> Result<Option<GidChoice>> {
 
 /// GASPI_IB_PKEY: the value of a partition key.
 fn pkey(variables: &Variables<'_>) -> Result<Option<u16>> {
-    let Some(text) = variables.text("GASPI_IB_PKEY")? else { return Ok(None) };
+    let Some(text) = variables.word("GASPI_IB_PKEY") else { return Ok(None) };
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or("");
     let hexadecimal = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let found = u16::from_str_radix(digits, 16).ok().filter(|_| hexadecimal);

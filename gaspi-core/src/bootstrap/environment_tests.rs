@@ -245,3 +245,39 @@ fn what_is_asked_of_devices_is_read_strictly() {
         assert!(told.iter().all(|told| reason.contains(told)), "{name}={value}: {reason}");
     }
 }
+
+#[test]
+fn empty_values_are_refused_with_what_is_possible() {
+    for (name, possible) in [
+        ("GASPI_TRANSPORT", "auto, shm, tcp or verbs"),
+        ("GASPI_ATOMICS", "cpu or nic"),
+        ("GASPI_IBVERBS_LIB", "a file"),
+        ("GASPI_IB_DEVICE", "parted by commas"),
+        ("GASPI_IB_PORT", "not a number"),
+        ("GASPI_IB_GID", "IPv4 address"),
+        ("GASPI_IB_PKEY", "0x0001 to 0xffff"),
+        ("GASPI_IB_WAIT", "auto, ack or read"),
+        ("GASPI_IB_MESSAGES", "device or tcp"),
+        ("GASPI_IB_PAIRS", "not a number"),
+        ("GASPI_INTERFACE", "eth0,ib0"),
+        ("GASPI_SUBNET", "192.0.2.0/24"),
+        ("GASPI_PORT_RANGE", "50000-50999"),
+    ] {
+        // A job of one rank, and one of two.
+        for others in [&[][..], &[("GASPI_RANK", "0"), ("GASPI_NRANKS", "2")]] {
+            let reason = refusal(&[others, &[(name, "")]].concat());
+            let told = [name, "\"\"", possible];
+            assert!(told.iter().all(|told| reason.contains(told)), "{name}: {reason}");
+        }
+    }
+}
+
+#[test]
+fn a_job_of_one_rank_looks_at_addresses_too() {
+    for (name, value) in [("GASPI_SUBNET", "eth0"), ("GASPI_PORT_RANGE", "10-9")] {
+        let reason = refusal(&[(name, value)]);
+        assert!(reason.contains(name) && reason.contains(value), "{reason}");
+    }
+    let job = job_of(&[("GASPI_INTERFACE", "ib0"), ("GASPI_PORT_RANGE", "7")]);
+    assert_eq!(job.expect("job").size, 1);
+}

@@ -56,6 +56,11 @@ impl<'a> Variables<'a> {
         }
     }
 
+    /// A variable whose words the caller knows, and refuses others, an empty one too.
+    pub(super) fn word(&self, name: &str) -> Option<String> {
+        self.raw(name).map(|value| value.to_string_lossy().into_owned())
+    }
+
     /// A variable that has to be a short text.
     pub(super) fn text(&self, name: &str) -> Result<Option<String>> {
         let Some(value) = self.raw(name) else { return Ok(None) };

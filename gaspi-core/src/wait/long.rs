@@ -33,7 +33,6 @@ fn parse(
     let text = match value {
         Err(VarError::NotPresent) => return Ok(Some(DEFAULT)),
         Err(VarError::NotUnicode(text)) => text.to_string_lossy().into_owned(),
-        Ok(text) if text.is_empty() => return Ok(Some(DEFAULT)),
         Ok(text) => text,
     };
     match text.parse::<u32>() {
@@ -142,10 +141,9 @@ mod tests {
     fn stalls_are_told_after_seconds_or_never() {
         let given = |text: &str| parse(Ok(text.to_owned()));
         assert_eq!(parse(Err(VarError::NotPresent)), Ok(Some(Duration::from_secs(60))));
-        assert_eq!(given(""), Ok(Some(Duration::from_secs(60))));
         assert_eq!(given("5"), Ok(Some(Duration::from_secs(5))));
         assert_eq!(given("0"), Ok(None));
-        for wrong in ["-1", "1.5", "soon", "99999999999"] {
+        for wrong in ["", "-1", "1.5", "soon", "99999999999"] {
             let reason = given(wrong).expect_err(wrong);
             assert!(reason.contains(VARIABLE) && reason.contains(wrong), "{reason}");
         }
