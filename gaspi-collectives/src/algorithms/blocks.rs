@@ -66,12 +66,23 @@ impl Blocks {
 
     /// `bytes` divided among `members`, as evenly as cache lines and elements allow.
     pub(super) fn slices(shape: &Shape, bytes: u64, members: u32) -> Blocks {
+        Blocks::slices_of(shape, Part { offset: 0, bytes }, members)
+    }
+
+    /// A part divided in the same way, whose beginning is as aligned.
+    pub(super) fn slices_of(shape: &Shape, whole: Part, members: u32) -> Blocks {
         let element = shape.element_bytes;
         let unit =
             if SLICE_ALIGN_BYTES.is_multiple_of(element) { SLICE_ALIGN_BYTES } else { element };
-        let units = bytes.div_ceil(unit);
+        let units = whole.bytes.div_ceil(unit);
         let members = u64::from(members);
-        Blocks { bounds: (0..=members).map(|i| (units * i / members * unit).min(bytes)).collect() }
+        let bound = |i: u64| whole.offset + (units * i / members * unit).min(whole.bytes);
+        Blocks { bounds: (0..=members).map(bound).collect() }
+    }
+
+    /// All parts, in order.
+    pub(super) fn all(&self) -> impl Iterator<Item = Part> {
+        self.bounds.windows(2).map(|pair| Part { offset: pair[0], bytes: pair[1] - pair[0] })
     }
 
     /// `bytes` divided among `members` in elements; no slice is longer than the first.

@@ -1,21 +1,24 @@
 //! The messages that are sent without copying their data first.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use gaspi_core::ZERO_COPY_BYTES;
 
 use crate::steps::Step;
 
-/// Zero-copy sends pay for a member that also receives from this many bytes on, sent in all. Below,
-/// what it passes on is in its cache, and copying it once more is as quick or quicker, where ranks
-/// share cores too. Measured for two, four and eight members.
+/// Zero-copy sends pay for a member that also receives from this many bytes on, sent in all, unless
+/// it passes on most of them soon. Then they are in its cache, and copying them once more is as
+/// quick or quicker, where ranks share cores too. Measured for two, four and eight members.
 const PASSING_MIN: u64 = 128 << 20;
+
+/// Bytes that messages may carry until what came before is no more in the caches.
+const CACHED: u64 = 8 << 20;
 
 /// Between processes of one machine zero-copy sends by sockets pay from this many bytes of data on.
 /// Less is in the caches of the sender, and the kernel copies it quicker than it takes pages over
 /// one by one; nor does the sender wait for an acknowledgement then. Measured for two and four
 /// members.
-const ONE_MACHINE_MIN: u64 = 8 << 20;
+const ONE_MACHINE_MIN: u64 = CACHED;
 
 /// Which messages are sent without copying their data first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -49,18 +52,29 @@ fn bytes_read(steps: &[Step]) -> u64 {
 
 /// Whether zero-copy sends pay, where they are possible.
 fn pays(steps: &[Step]) -> bool {
-    let mut sent = 0;
+    let (mut sent, mut passed_on_soon, mut carried) = (0, 0, 0);
     let mut receives = false;
+    // Where messages were received, and how many bytes had been carried then.
+    let mut received = HashMap::new();
     for step in steps {
-        match step {
-            Step::Send { src, .. } => sent += src.bytes,
+        match *step {
+            Step::Send { src, .. } => {
+                sent += src.bytes;
+                carried += src.bytes;
+                let since = received.get(&(src.place, src.offset)).map(|then| carried - then);
+                if since.is_some_and(|since| since < CACHED) {
+                    passed_on_soon += src.bytes;
+                }
+            }
             Step::Receive { dst, .. } | Step::ReceiveReduce { dst, .. } => {
-                receives |= dst.bytes > 0
+                receives |= dst.bytes > 0;
+                carried += dst.bytes;
+                received.insert((dst.place, dst.offset), carried);
             }
             _ => {}
         }
     }
-    sent > 0 && (!receives || sent >= PASSING_MIN)
+    sent > 0 && (!receives || sent >= PASSING_MIN && passed_on_soon < sent / 2)
 }
 
 /// The last of the steps that send so much to a member that it may stay where it is, for each
@@ -99,6 +113,28 @@ mod tests {
         let long = ZERO_COPY_BYTES as u64;
         assert!(sends_of(&[(1, 8), (2, long - 1)]).is_empty());
         assert_eq!(sends_of(&[(1, long), (1, 8), (2, long), (2, long), (2, 8)]), [0, 3]);
+    }
+
+    /// A member that sends so much, each message of which it has received that many bytes before.
+    fn passing(messages: u64, ahead: u64) -> Vec<Step> {
+        let bytes = 1 << 20;
+        let at = |nth: u64| Span { place: Place::Output(0), offset: nth * bytes, bytes };
+        let receive = |nth| Step::Receive { from: 1, dst: at(nth) };
+        let mut steps: Vec<Step> = (0..ahead).map(receive).collect();
+        for nth in 0..messages {
+            steps.push(Step::Send { to: 1, src: at(nth), copied: false });
+            steps.push(receive(nth + ahead));
+        }
+        steps
+    }
+
+    #[test]
+    fn what_is_passed_on_soon_is_copied() {
+        let is_empty = |steps: &[Step]| sends(steps, false).lasts.is_empty();
+        let many = PASSING_MIN >> 20;
+        assert!(is_empty(&passing(many, 1)));
+        assert!(!is_empty(&passing(many, CACHED >> 20)));
+        assert!(is_empty(&passing(many - 1, CACHED >> 20)), "little in all");
     }
 
     #[test]

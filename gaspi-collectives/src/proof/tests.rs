@@ -312,6 +312,29 @@ fn slices_are_aligned_and_balanced() {
     }
 }
 
+/// Rings take long data in parts, whose slices have half a MiB.
+#[test]
+fn long_data_goes_round_in_parts() {
+    for size in [1, 2, 3, 5] {
+        for parts in 1..=3 {
+            let elements = u64::from(size * parts * 4);
+            for count in [elements - 1, elements, elements + 1] {
+                let element_bytes = 128 << 10;
+                let message_bytes = 3 * element_bytes;
+                let shape = Shape { element_bytes, message_bytes, ..shape(size, count) };
+                check(Algorithm::Ring, Collective::Allreduce, &shape);
+            }
+        }
+    }
+    let sum_of_slice = |bytes: u64| {
+        let shape = Shape { element_bytes: 64, message_bytes: 1 << 20, ..shape(4, bytes / 64) };
+        let steps = Algorithm::Ring.steps(Collective::Allreduce, &shape).expect("it serves");
+        steps.iter().map(|step| if let Step::Finish { span } = step { span.bytes } else { 0 }).max()
+    };
+    assert_eq!(sum_of_slice(2 << 20), Some(512 << 10));
+    assert_eq!(sum_of_slice(64 << 20), Some(512 << 10));
+}
+
 #[test]
 fn steps_are_few_for_much() {
     let much = Shape {
