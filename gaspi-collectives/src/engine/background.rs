@@ -164,6 +164,7 @@ impl Shared {
         let mut looked = Instant::now();
         let mut rests = 0;
         while !self.ending.load(Ordering::Acquire) {
+            self.active.begin_next();
             self.tell_ends();
             self.carry_given_up_on();
             if looked.elapsed() >= BACKGROUND_LIMIT {
@@ -180,7 +181,7 @@ impl Shared {
                 continue;
             }
             rests = 0;
-            let limit = Deadline::Never.at_most(self.wait_limit());
+            let limit = self.active.turns.limit(Deadline::Never.at_most(self.wait_limit()));
             let looks_after_any = self.given_up.is_any();
             let ended = executor.channel.wait_in_background(limit, || {
                 self.progress(Driver::Background, |executor| executor.has_background());
@@ -203,6 +204,8 @@ pub(super) struct Waiter<'a>(&'a Shared);
 impl Drop for Waiter<'_> {
     fn drop(&mut self) {
         let shared = self.0;
+        // What this thread has ended may have left its turn to another one.
+        shared.active.begin_next();
         if shared.waiters.fetch_sub(1, Ordering::Relaxed) > 1 {
             return;
         }

@@ -110,7 +110,7 @@ pub(crate) struct Shared {
     has_ends: AtomicBool,
     given_up: AllGivenUp,
     /// Executors with active operations.
-    active: Arc<ActiveExecutors>,
+    pub(crate) active: Arc<ActiveExecutors>,
 }
 
 /// The collectives of one rank.
@@ -331,6 +331,7 @@ impl Shared {
     }
 
     fn progress(&self, driver: Driver, wanted: impl Fn(&Arc<Executor>) -> bool) {
+        self.active.begin_next();
         self.active.find(|executor| {
             if executor.active() > 0 && wanted(executor) {
                 executor.progress(driver);

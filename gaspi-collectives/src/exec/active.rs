@@ -1,18 +1,20 @@
 //! The executors of a rank on which operations are active: what there is to drive. A look at them
 //! costs the same, however many others there are.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use gaspi_core::sync::{Mutex, RwLock};
 
 use super::executor::Executor;
+use super::turns::{TakesTurns, Turn, Turns};
 
 /// The executors of a rank that have, or had lately, active operations.
 #[derive(Debug, Default)]
 pub(crate) struct ActiveExecutors {
-    /// Active operations of the rank.
+    /// Active operations of the rank, and those that wait for their turn.
     operations: AtomicUsize,
+    pub(crate) turns: Turns,
     /// In the order in which they became active. Threads that drive hold it to read.
     list: RwLock<Vec<Arc<Executor>>>,
     /// Those that became active while threads held the list, and whether there are any.
@@ -21,7 +23,7 @@ pub(crate) struct ActiveExecutors {
 }
 
 impl ActiveExecutors {
-    /// Number of active operations.
+    /// Number of active operations, and of those that wait for their turn.
     #[inline]
     pub(crate) fn operations(&self) -> usize {
         self.operations.load(Ordering::Relaxed)
@@ -35,6 +37,39 @@ impl ActiveExecutors {
     /// Counts operations that have ended.
     pub(super) fn end(&self, operations: usize) {
         self.operations.fetch_sub(operations, Ordering::Relaxed);
+    }
+
+    /// Hands over an operation that takes turns: true if the caller begins it now.
+    pub(crate) fn hand_over(&self, turn: Turn) -> bool {
+        self.begin();
+        let begins = self.turns.hand_over(turn);
+        if begins {
+            self.end(1);
+        }
+        begins
+    }
+
+    /// Begins operations whose turn has come. The caller holds no lock.
+    #[inline]
+    pub(crate) fn begin_next(&self) {
+        if self.turns.has_waiting() {
+            self.begin_all(|| self.turns.next());
+        }
+    }
+
+    /// Begins an operation of somebody, or all of them, whatever is under way.
+    pub(crate) fn begin_now(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) {
+        if self.turns.has_waiting() {
+            self.begin_all(|| self.turns.take(of, index));
+        }
+    }
+
+    #[cold]
+    fn begin_all(&self, next: impl Fn() -> Option<Turn>) {
+        while let Some(turn) = next() {
+            turn.begin();
+            self.end(1);
+        }
     }
 
     /// Adds an executor, whose flag says that it is listed. Waits for nobody who drives.

@@ -220,6 +220,15 @@ impl Executor {
         self.background.load(Ordering::Relaxed) > 0
     }
 
+    /// Whether a message has come that no operation has taken; false while another thread drives
+    /// operations.
+    pub(crate) fn has_message(&self) -> bool {
+        let Some(state) = self.state.try_lock() else { return false };
+        let taken = state.counters.taken.iter().enumerate();
+        let mut others = taken.filter(|(member, _)| *member != self.channel.me());
+        others.any(|(member, taken)| self.channel.received(member) > *taken)
+    }
+
     /// Starts an operation behind those that were started before.
     ///
     /// # Errors

@@ -21,4 +21,5 @@ mod recent;
 pub(crate) mod single_phase;
 mod substrate;
 pub(crate) mod task;
+pub(crate) mod turns;
 mod wait;

@@ -58,7 +58,7 @@ impl Executor {
         others: &mut impl FnMut(bool),
     ) -> Result<T> {
         let quiet = if deadline == Deadline::Now { deadline } else { deadline.at_most(QUIET) };
-        let early = self.channel.wait_for(quiet, || {
+        let early = self.wait_part(quiet, || {
             self.progress(Driver::Waiter);
             others(false);
             ended()
@@ -81,7 +81,7 @@ impl Executor {
             self.announce();
             others(true);
             let part = wait.part(deadline.at_most(LOOK_AROUND));
-            let late = self.channel.wait_for(part, || {
+            let late = self.wait_part(part, || {
                 self.progress(Driver::Waiter);
                 others(false);
                 self.look_at_notices();
@@ -93,6 +93,18 @@ impl Executor {
             wait.tell_pending("a collective", pending);
         }
         Err(pending())
+    }
+
+    /// Waits until `attempt` gives something, and looks in between whether the turn of an operation
+    /// has come.
+    fn wait_part<T>(&self, limit: Deadline, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        loop {
+            let slice = self.all.turns.limit(limit);
+            let found = self.channel.wait_for(slice, &mut attempt);
+            if found.is_some() || slice == limit || limit.passed() {
+                return found;
+            }
+        }
     }
 
     /// Publishes what this rank waits for, and asks the member that it waits for how that stands.

@@ -36,6 +36,22 @@ pub(super) struct Bucket {
     pub(super) arithmetic: Arithmetic,
     pub(super) countdown: Countdown,
     pub(super) memory: BucketMemory,
+    /// Bytes below which others are under way when it begins; `None` if it does not take turns.
+    pub(super) window: Option<u64>,
+}
+
+/// Shorter buckets begin at once.
+const TURN_BYTES_MIN: u64 = 64 << 10;
+/// What may be under way for each member until the next bucket begins. Measured for two and four
+/// members.
+const WINDOW_BYTES: u64 = 512 << 10;
+
+/// The window of a bucket with that plan. Of its algorithm members that have begun have all others
+/// notice.
+pub(super) fn window(plan: &Plan, bytes: u64, members: usize) -> Option<u64> {
+    use crate::algorithms::Algorithm::{HalvingDoubling, RecursiveDoubling, Ring};
+    let spreads = matches!(plan.algorithm, Ring | HalvingDoubling | RecursiveDoubling);
+    (spreads && bytes >= TURN_BYTES_MIN).then_some(WINDOW_BYTES * members as u64)
 }
 
 impl Bucket {
@@ -69,6 +85,11 @@ impl Bucket {
             shared.notify_resting_background(&self.executor);
         }
         Ok(())
+    }
+
+    /// Whether another member has begun the step that has not begun here.
+    pub(super) fn has_begun_elsewhere(&self) -> bool {
+        self.executor.has_message()
     }
 
     /// Whether members that are gone keep it from beginning or ending.

@@ -2,8 +2,8 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use gaspi_core::sync::epoch;
 use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout, may_wait};
@@ -19,12 +19,15 @@ use super::stall::{Stalls, Subject, Watch};
 use super::{Options, Tensor};
 use crate::datatype::DataType;
 use crate::engine::{Shared, TellsEnds};
+use crate::exec::turns::{TakesTurns, Turn};
 use crate::kernel::stage::{Stage, Write};
 use crate::kernel::{Source, Target};
 
 /// What the threads of a rank share of a fused buffer.
 pub(crate) struct Fused {
     pub(super) group: GroupId,
+    /// Itself, whose buckets take turns.
+    pub(super) turns: Weak<dyn TakesTurns>,
     pub(super) shared: Arc<Shared>,
     pub(super) tensors: Box<[Tensor]>,
     pub(super) options: Options,
@@ -274,16 +277,31 @@ impl Fused {
         Err(overlaps(found.tensor, bytes, what))
     }
 
-    /// Starts the all-reduce of a bucket, all contributions to which have been made.
+    /// Starts the all-reduce of a bucket, all contributions to which have been made, if its turn has
+    /// come.
     #[cold]
     #[inline(never)]
     pub(super) fn start(&self, bucket: usize) -> Result<()> {
-        let started = self.buckets[bucket].start(&self.shared);
-        if let Err(error) = &started {
-            self.bucket_ended(bucket, &Err(error.clone()));
-        }
+        let active = &self.shared.active;
+        let begins = self.turn(bucket).is_none_or(|turn| active.hand_over(turn));
+        let started = if begins { self.begin_bucket(bucket) } else { Ok(()) };
+        active.begin_next();
         self.tell();
         started
+    }
+
+    /// The turn of a bucket that takes turns.
+    fn turn(&self, index: usize) -> Option<Turn> {
+        let bucket = &self.buckets[index];
+        let layout = &self.layout.buckets[index];
+        let (of, step) = (Weak::clone(&self.turns), bucket.countdown.ended() + 1);
+        let bytes = layout.elements * u64::from(layout.wire.bytes());
+        bucket.window.map(|window| Turn { of, index, step, bytes, window })
+    }
+
+    fn begin_bucket(&self, bucket: usize) -> Result<()> {
+        let begun = self.buckets[bucket].start(&self.shared);
+        begun.inspect_err(|error| self.bucket_ended(bucket, &Err(error.clone())))
     }
 
     /// The all-reduce of a bucket has ended. Called while its executor is locked.
@@ -335,6 +353,7 @@ impl Fused {
             return outcome.map(|()| step);
         }
         may_wait(timeout, "waiting for a tensor")?;
+        self.shared.active.begin_now(&self.turns, Some(found.place.bucket));
         let pending = || self.pending(found);
         let ended = || self.outcome(found, step);
         let watch = Watch::begin(self, Subject::Bucket(found.place.bucket), step);
@@ -393,6 +412,9 @@ impl Fused {
         let missing: Vec<String> = missing.map(|(_, tensor)| tensor.to_string()).collect();
         let group = self.group;
         let pending = match &missing[..] {
+            [] if self.shared.active.turns.is_waiting(&self.turns, place.bucket) => {
+                "its turn behind other buckets".to_owned()
+            }
             [] => found.bucket.executor.pending(&found.bucket.completion),
             [..] if missing.len() <= 4 => {
                 format!("this rank has not submitted tensor {}", missing.join(", "))
@@ -426,6 +448,7 @@ impl Fused {
     /// ends later.
     pub(super) fn close(self: &Arc<Fused>) {
         self.set_function(None);
+        self.shared.active.begin_now(&self.turns, None);
         if epoch::is_in_callback() {
             let closing = Closing { fused: Arc::clone(self), cancelled: None };
             self.shared.end_later(Box::new(closing));
@@ -450,6 +473,21 @@ fn added_from_place(tensor: usize) -> String {
         "tensor {tensor}: its place holds what was submitted before; further contributions come \
          from other memory"
     )
+}
+
+impl TakesTurns for Fused {
+    fn begin(&self, index: usize) {
+        // Who waits for it, or asks for ends, is told of a failure.
+        let _ = self.begin_bucket(index);
+    }
+
+    fn is_due(&self, index: usize) -> bool {
+        self.ends.has_failed() || self.buckets[index].has_begun_elsewhere()
+    }
+
+    fn has_ended(&self, index: usize, step: u64) -> bool {
+        self.ends.has_failed() || self.buckets[index].countdown.ended() >= step
+    }
 }
 
 impl TellsEnds for Fused {

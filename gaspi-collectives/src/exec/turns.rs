@@ -1,0 +1,176 @@
+//! Turns: long all-reduces by messages of a program that hands over many at once. Only so many are
+//! under way that their data stays in the caches; the others begin in the order in which they were
+//! handed over.
+//!
+//! Ranks may hand them over in other orders. So one begins at once if another member has begun it,
+//! if a thread of the program waits for it, or if nothing has ended for [`PATIENCE`]: a program may
+//! hand over what those under way wait for only when it has seen the end of one that waits here.
+//! Threads that drive operations look for that; nobody else is told.
+
+use std::collections::VecDeque;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use gaspi_core::Deadline;
+use gaspi_core::sync::Mutex;
+
+/// How long nothing ends until the next one begins nevertheless.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(2);
+/// How many of those that wait a look asks for whether they are due.
+const ASKED: usize = 16;
+
+/// Whose all-reduces take turns.
+pub(crate) trait TakesTurns: std::fmt::Debug + Send + Sync {
+    /// Begins one.
+    fn begin(&self, index: usize);
+    /// Whether it must not wait any longer.
+    fn is_due(&self, index: usize) -> bool;
+    /// Whether it has ended in this step.
+    fn has_ended(&self, index: usize, step: u64) -> bool;
+}
+
+/// An all-reduce that has been handed over.
+#[derive(Clone, Debug)]
+pub(crate) struct Turn {
+    pub(crate) of: Weak<dyn TakesTurns>,
+    pub(crate) index: usize,
+    pub(crate) step: u64,
+    pub(crate) bytes: u64,
+    /// It begins while fewer bytes are under way.
+    pub(crate) window: u64,
+}
+
+impl Turn {
+    fn is(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) -> bool {
+        Weak::ptr_eq(&self.of, of) && index.is_none_or(|index| index == self.index)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.of.upgrade().is_none_or(|of| of.has_ended(self.index, self.step))
+    }
+
+    fn is_due(&self) -> bool {
+        self.of.upgrade().is_none_or(|of| of.is_due(self.index))
+    }
+
+    /// Begins it. The caller holds no lock.
+    pub(super) fn begin(&self) {
+        if let Some(of) = self.of.upgrade() {
+            of.begin(self.index);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct State {
+    under_way: Vec<Turn>,
+    waiting: VecDeque<Turn>,
+    /// Where the next look goes on asking.
+    asked: usize,
+    /// When the last one began, or was seen to have ended.
+    moved: Instant,
+}
+
+/// The turns of a rank.
+#[derive(Debug)]
+pub(crate) struct Turns {
+    /// How many wait.
+    waiting: AtomicUsize,
+    state: Mutex<State>,
+}
+
+impl Default for Turns {
+    fn default() -> Turns {
+        let (under_way, waiting) = (Vec::new(), VecDeque::new());
+        let state = State { under_way, waiting, asked: 0, moved: Instant::now() };
+        Turns { waiting: AtomicUsize::new(0), state: Mutex::new(state) }
+    }
+}
+
+impl State {
+    /// Whether so few bytes are under way that this one may begin.
+    fn has_room(&mut self, turn: &Turn) -> bool {
+        let before = self.under_way.len();
+        self.under_way.retain(|turn| !turn.has_ended());
+        if self.under_way.len() < before {
+            self.moved = Instant::now();
+        }
+        self.under_way.iter().map(|turn| turn.bytes).sum::<u64>() < turn.window
+    }
+
+    /// Takes the next one that may begin.
+    fn next(&mut self) -> Option<Turn> {
+        let first = self.waiting.front()?.clone();
+        if self.has_room(&first) || self.moved.elapsed() >= PATIENCE {
+            return self.take(0);
+        }
+        let (len, from) = (self.waiting.len(), self.asked);
+        let mut asked = (from..from + ASKED.min(len)).map(|nth| nth % len);
+        let due = asked.find(|nth| self.waiting[*nth].is_due());
+        self.asked = (due.unwrap_or(from + ASKED)) % len;
+        self.take(due?)
+    }
+
+    fn take(&mut self, nth: usize) -> Option<Turn> {
+        let turn = self.waiting.remove(nth)?;
+        self.moved = Instant::now();
+        self.under_way.push(turn.clone());
+        Some(turn)
+    }
+}
+
+impl Turns {
+    /// Hands one over: true if it begins now, by the caller.
+    pub(super) fn hand_over(&self, turn: Turn) -> bool {
+        let mut state = self.state.lock();
+        // One that is handed over behind others waits like them.
+        let begins = state.waiting.is_empty() && state.has_room(&turn);
+        if begins {
+            state.moved = Instant::now();
+            state.under_way.push(turn);
+        } else {
+            state.waiting.push_back(turn);
+            self.count(&state);
+        }
+        begins
+    }
+
+    fn count(&self, state: &State) {
+        // Relaxed: who looks later, by whatever tells it to, sees it.
+        self.waiting.store(state.waiting.len(), Ordering::Relaxed);
+    }
+
+    /// Whether any wait.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// The next one whose turn has come, for the caller to begin; `None` while another thread looks.
+    pub(super) fn next(&self) -> Option<Turn> {
+        let mut state = self.state.try_lock()?;
+        let next = state.next();
+        self.count(&state);
+        next
+    }
+
+    /// One of those that wait, or any of somebody, for the caller to begin.
+    pub(super) fn take(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) -> Option<Turn> {
+        let mut state = self.state.lock();
+        let nth = state.waiting.iter().position(|turn| turn.is(of, index))?;
+        let turn = state.take(nth);
+        self.count(&state);
+        turn
+    }
+
+    /// Whether one waits for its turn.
+    pub(crate) fn is_waiting(&self, of: &Weak<dyn TakesTurns>, index: usize) -> bool {
+        self.has_waiting() && self.state.lock().waiting.iter().any(|turn| turn.is(of, Some(index)))
+    }
+
+    /// The end of a wait, or the next look if one of those that wait may have to begin before.
+    pub(crate) fn limit(&self, deadline: Deadline) -> Deadline {
+        if self.has_waiting() { deadline.at_most(PATIENCE) } else { deadline }
+    }
+}
