@@ -8,6 +8,33 @@ use gaspi_core::sync::{Mutex, RwLock};
 
 use super::executor::Executor;
 use super::turns::{TakesTurns, Turn, Turns};
+use crate::kernel::Buffer;
+
+/// Most buffers that are kept.
+const KEPT: usize = 4;
+
+/// Memory that operations use one after the other, so that it stays in the caches.
+#[derive(Debug, Default)]
+pub(super) struct SharedBuffers(Mutex<Vec<Buffer>>);
+
+impl SharedBuffers {
+    /// At least so many bytes, of any content.
+    pub(super) fn take(&self, bytes: u64) -> Buffer {
+        let mut kept = self.0.lock();
+        let last = kept.iter().rposition(|buffer| buffer.len() >= bytes);
+        let found = last.map(|at| kept.remove(at));
+        drop(kept);
+        found.unwrap_or_else(|| Buffer::new(bytes))
+    }
+
+    pub(super) fn give_back(&self, buffer: Buffer) {
+        let mut kept = self.0.lock();
+        if kept.len() == KEPT {
+            kept.remove(0);
+        }
+        kept.push(buffer);
+    }
+}
 
 /// The executors of a rank that have, or had lately, active operations.
 #[derive(Debug, Default)]
@@ -15,6 +42,7 @@ pub(crate) struct ActiveExecutors {
     /// Active operations of the rank, and those that wait for their turn.
     operations: AtomicUsize,
     pub(crate) turns: Turns,
+    pub(super) work_memory: SharedBuffers,
     /// In the order in which they became active. Threads that drive hold it to read.
     list: RwLock<Vec<Arc<Executor>>>,
     /// Those that became active while threads held the list, and whether there are any.

@@ -24,6 +24,7 @@ use super::counters::Counters;
 use super::pack::PackBuffers;
 use super::recent::Recent;
 use super::task::{Blocked, Task};
+use crate::kernel::Buffer;
 use crate::plan::Plan;
 
 /// Number of former operations whose signatures are kept.
@@ -273,7 +274,7 @@ impl Executor {
         buffers: Buffers<'static>,
         sequence: u64,
     ) -> Box<Task> {
-        match state.spare.take() {
+        let mut task = match state.spare.take() {
             Some(mut task) if task.is_like(plan, signature) => {
                 task.restart(sequence, buffers);
                 task
@@ -282,7 +283,11 @@ impl Executor {
                 let plan = Arc::clone(plan);
                 Box::new(Task::new(plan, sequence, signature, arithmetic.clone(), buffers))
             }
+        };
+        if task.work.incoming.len() < task.plan.apart_bytes {
+            task.work.incoming = self.all.work_memory.take(task.plan.apart_bytes);
         }
+        task
     }
 
     pub(super) fn enqueue(&self, state: &mut State, completion: &Arc<Completion>, task: Box<Task>) {
@@ -371,11 +376,15 @@ impl Executor {
 
     /// The first operation has ended.
     pub(super) fn ended(&self, state: &mut State, outcome: Result<()>, driver: Driver) {
-        let Some((completion, task)) = state.queue.pop_front() else { return };
+        let Some((completion, mut task)) = state.queue.pop_front() else { return };
         task.performed.count(&self.channel);
         if outcome.is_err() {
             // The memory belongs to the program again.
             self.channel.withdraw();
+        }
+        if task.work.incoming.len() > 0 {
+            let incoming = std::mem::replace(&mut task.work.incoming, Buffer::new(0));
+            self.all.work_memory.give_back(incoming);
         }
         state.spare = Some(task);
         let quiescing = state.trouble.quiescing.take();

@@ -62,7 +62,7 @@ pub(super) struct WorkMemory {
     /// For copies from other processes, and for sums that are then copied to several members.
     pub(super) pulled: OnceCell<Buffer>,
     pub(super) sums: OnceCell<Buffer>,
-    /// For a message that is to be combined, see `is_apart`.
+    /// For a message that is to be combined, see `is_apart`; nothing is there between operations.
     pub(super) incoming: Buffer,
 }
 
@@ -170,7 +170,7 @@ impl<F: Function> Task<F> {
             scratch: Buffer::new(plan.scratch_bytes),
             pulled: OnceCell::new(),
             sums: OnceCell::new(),
-            incoming: Buffer::new(plan.apart_bytes),
+            incoming: Buffer::new(0),
         };
         Task {
             plan,

@@ -18,7 +18,7 @@ use gaspi_core::sync::Mutex;
 /// How long nothing ends until the next one begins nevertheless.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(2);
 /// How many of those that wait a look asks for whether they are due.
-const ASKED: usize = 16;
+const ASKED: usize = 4;
 
 /// Whose all-reduces take turns.
 pub(crate) trait TakesTurns: std::fmt::Debug + Send + Sync {
@@ -162,11 +162,6 @@ impl Turns {
         let turn = state.take(nth);
         self.count(&state);
         turn
-    }
-
-    /// Whether one waits for its turn.
-    pub(crate) fn is_waiting(&self, of: &Weak<dyn TakesTurns>, index: usize) -> bool {
-        self.has_waiting() && self.state.lock().waiting.iter().any(|turn| turn.is(of, Some(index)))
     }
 
     /// The end of a wait, or the next look if one of those that wait may have to begin before.

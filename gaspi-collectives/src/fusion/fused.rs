@@ -412,9 +412,6 @@ impl Fused {
         let missing: Vec<String> = missing.map(|(_, tensor)| tensor.to_string()).collect();
         let group = self.group;
         let pending = match &missing[..] {
-            [] if self.shared.active.turns.is_waiting(&self.turns, place.bucket) => {
-                "its turn behind other buckets".to_owned()
-            }
             [] => found.bucket.executor.pending(&found.bucket.completion),
             [..] if missing.len() <= 4 => {
                 format!("this rank has not submitted tensor {}", missing.join(", "))

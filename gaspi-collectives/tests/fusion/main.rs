@@ -15,6 +15,7 @@ mod rounding;
 mod stall;
 mod sums;
 mod trouble;
+mod turns;
 
 use gaspi_collectives::DataType;
 use gaspi_collectives::fusion::{Fusion, Options, Tensor};
@@ -35,6 +36,7 @@ fn main() -> std::process::ExitCode {
         freed::tests(),
         stall::tests(),
         trouble::tests(),
+        turns::tests(),
     ])
 }
 

@@ -1,0 +1,233 @@
+//! Many long buckets at once, of which only some are under way: the others wait for their turn.
+
+use super::*;
+use gaspi_collectives::fusion::handles as fused;
+use gaspi_core::sync::{Condvar, Mutex};
+use gaspi_core::{Config, Error, Rank, Result};
+use std::sync::Arc;
+
+/// Elements of a tensor, a bucket of its own. More of them than may be under way at once.
+const COUNT: usize = 70_000;
+const TENSORS: usize = 32;
+
+/// How a rank hears of ends.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Wait,
+    Next,
+    Test,
+    /// It is told by the library's thread, and calls nothing.
+    Told,
+}
+
+fn long(rt: &Runtime, tensors: usize) -> Fusion<'_> {
+    let options = Options { threshold: 0, ..Options::default() };
+    create(rt, &floats(&vec![COUNT; tensors]), &options)
+}
+
+fn has_ended(fusion: &Fusion<'_>, tensor: usize) -> bool {
+    // SAFETY: nothing is written.
+    unsafe { fusion.test(tensor, std::ptr::null_mut()) }.expect("no error")
+}
+
+/// Steps in which each rank submits in an order of its own.
+fn steps(ranks: u32, way: Way) {
+    ranks::run(ranks, |rt| {
+        let me = rt.rank().index();
+        let fusion = long(rt, TENSORS);
+        let mut random = Random(me as u64 * 77 + 5);
+        let told: Arc<(Mutex<usize>, Condvar)> = Arc::default();
+        if let Way::Told = way {
+            let told = Arc::clone(&told);
+            let function = move |_: usize, outcome: Result<()>| {
+                outcome.expect("no error");
+                *told.0.lock() += 1;
+                told.1.notify_one();
+            };
+            fusion.on_end(Some(Arc::new(function))).expect("a function");
+        }
+        for step in 0..4 {
+            for tensor in random.order(TENSORS) {
+                submit(&fusion, tensor, &contribution(me, tensor, step, COUNT));
+            }
+            match way {
+                Way::Wait => {}
+                Way::Next => {
+                    for _ in 0..TENSORS {
+                        fusion.next(LIMIT).expect("a bucket ends");
+                    }
+                }
+                Way::Test => {
+                    for tensor in random.order(TENSORS) {
+                        while !has_ended(&fusion, tensor) {
+                            std::thread::yield_now();
+                        }
+                    }
+                }
+                Way::Told => {
+                    let mut count = told.0.lock();
+                    while *count < TENSORS {
+                        count = told.1.wait(count);
+                    }
+                    *count = 0;
+                }
+            }
+            for tensor in random.order(TENSORS) {
+                assert_eq!(wait(&fusion, tensor, COUNT), sum(ranks as usize, tensor, step, COUNT));
+            }
+        }
+        fusion.on_end(None).expect("no function");
+    });
+}
+
+fn buckets_in_any_order_are_waited_for() {
+    [2, 4].into_iter().for_each(|ranks| steps(ranks, Way::Wait));
+}
+
+fn buckets_in_any_order_are_fetched() {
+    steps(3, Way::Next);
+}
+
+fn buckets_in_any_order_are_tested() {
+    steps(2, Way::Test);
+}
+
+fn buckets_in_any_order_are_told() {
+    steps(3, Way::Told);
+}
+
+/// Each rank has begun what the other one submits only behind the end of a bucket whose turn has
+/// not come on either.
+fn a_bucket_ends_though_all_that_began_before_it_cannot() {
+    for way in [Way::Next, Way::Test, Way::Told] {
+        ranks::run(2, move |rt| {
+            let me = rt.rank().index();
+            let fusion = long(rt, 2 * TENSORS + 1);
+            let last = 2 * TENSORS;
+            let bucket = fusion.bucket(last).expect("it has elements");
+            let told: Arc<(Mutex<Option<usize>>, Condvar)> = Arc::default();
+            let teller = Arc::clone(&told);
+            let function = move |bucket: usize, outcome: Result<()>| {
+                outcome.expect("no error");
+                teller.0.lock().get_or_insert(bucket);
+                teller.1.notify_one();
+            };
+            if let Way::Told = way {
+                fusion.on_end(Some(Arc::new(function))).expect("a function");
+            }
+            let submit_half = |half: usize| {
+                for tensor in half * TENSORS..(half + 1) * TENSORS {
+                    submit(&fusion, tensor, &contribution(me, tensor, 0, COUNT));
+                }
+            };
+            submit_half(me);
+            submit(&fusion, last, &contribution(me, last, 0, COUNT));
+            match way {
+                Way::Next => assert_eq!(fusion.next(LIMIT).expect("a bucket ends"), bucket),
+                Way::Told => {
+                    let mut first = told.0.lock();
+                    while first.is_none() {
+                        first = told.1.wait(first);
+                    }
+                    assert_eq!(*first, Some(bucket));
+                }
+                Way::Test | Way::Wait => {
+                    while !has_ended(&fusion, last) {
+                        std::thread::yield_now();
+                    }
+                }
+            }
+            submit_half(1 - me);
+            for tensor in 0..=last {
+                assert_eq!(wait(&fusion, tensor, COUNT), sum(2, tensor, 0, COUNT));
+            }
+            fusion.on_end(None).expect("no function");
+        });
+    }
+}
+
+/// What waits for its turn is part of what is freed: the other rank ends, or gets an error.
+fn a_fused_buffer_is_freed_while_buckets_wait() {
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        for _ in 0..3 {
+            let fusion = long(rt, TENSORS);
+            if me == 0 {
+                (0..TENSORS).for_each(|t| submit(&fusion, t, &contribution(0, t, 0, COUNT)));
+                drop(fusion);
+                continue;
+            }
+            let mut submitted = Vec::new();
+            for tensor in (0..TENSORS).rev() {
+                let data = contribution(me, tensor, 0, COUNT);
+                // SAFETY: as many elements as the tensor has.
+                match unsafe { fusion.submit(tensor, data.as_ptr().cast(), 1.0) } {
+                    Ok(()) => submitted.push(tensor),
+                    Err(error) => assert!(!error.is_timeout(), "{error}"),
+                }
+            }
+            for tensor in submitted {
+                let mut found = vec![f32::NAN; COUNT];
+                // SAFETY: as many elements as the tensor has.
+                match unsafe { fusion.wait(tensor, found.as_mut_ptr().cast(), LIMIT) } {
+                    Ok(()) => assert_eq!(found, sum(2, tensor, 0, COUNT)),
+                    Err(error) => assert!(!error.is_timeout(), "{error}"),
+                }
+            }
+        }
+        let fusion = long(rt, 2);
+        (0..2).for_each(|tensor| submit(&fusion, tensor, &contribution(me, tensor, 1, COUNT)));
+        (0..2).for_each(|tensor| {
+            assert_eq!(wait(&fusion, tensor, COUNT), sum(2, tensor, 1, COUNT));
+        });
+    });
+}
+
+/// All are told of a death: those that are under way, and those that wait.
+fn a_death_ends_what_waits() {
+    let (pending, parted) = (ranks::Barrier::new(2), ranks::Barrier::new(2));
+    ranks::run_owned(2, &Config::default(), |rt| {
+        if rt.rank() == Rank(1) {
+            let options = Options { threshold: 0, ..Options::default() };
+            let made = fused::create(&rt, &floats(&[COUNT; TENSORS]), ALL, &options, LIMIT);
+            made.expect("a fused buffer");
+            pending.wait();
+            ranks::die(rt);
+            parted.wait();
+            return;
+        }
+        let fusion = long(&rt, TENSORS);
+        let (tell, heard) = std::sync::mpsc::channel();
+        let function = move |bucket: usize, outcome: Result<()>| {
+            let _ = tell.send((bucket, outcome));
+        };
+        fusion.on_end(Some(Arc::new(function))).expect("a function");
+        (0..TENSORS).for_each(|t| submit(&fusion, t, &contribution(0, t, 0, COUNT)));
+        pending.wait();
+        let mut failed: Vec<usize> = (0..TENSORS)
+            .map(|_| {
+                let (bucket, outcome) = heard.recv().expect("a bucket fails");
+                let error = outcome.expect_err("a rank has died");
+                assert!(matches!(error, Error::RankDied { rank: Rank(1), .. }), "{error}");
+                bucket
+            })
+            .collect();
+        failed.sort_unstable();
+        assert!(failed.into_iter().eq(0..TENSORS), "each is told once");
+        fusion.on_end(None).expect("no function");
+        drop(fusion);
+        parted.wait();
+        rt.term(LIMIT).expect("term");
+    });
+}
+
+tests! {
+    DEVICES:
+    buckets_in_any_order_are_waited_for,
+    buckets_in_any_order_are_fetched,
+    buckets_in_any_order_are_tested,
+    buckets_in_any_order_are_told,
+    a_bucket_ends_though_all_that_began_before_it_cannot,
+    a_fused_buffer_is_freed_while_buckets_wait,
+    a_death_ends_what_waits;
+}
