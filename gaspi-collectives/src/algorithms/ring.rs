@@ -12,8 +12,8 @@
 //! all-gather:      in round r send block me - r, while block me - 1 - r comes
 //! ```
 //!
-//! All-reduces of long data go round in parts, one behind the other, whose slices stay in the caches
-//! between what comes and what is sent on.
+//! All-reduces of long data go round in parts, one behind the other, whose slices stay in the
+//! caches between what comes and what is sent on.
 //!
 //! The pieces of a round follow those of the round before without a pause, so that as many messages
 //! are under way as a block has pieces. Contributions to a block are combined from the member

@@ -147,7 +147,8 @@ impl Turns {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
-    /// The next one whose turn has come, for the caller to begin; `None` while another thread looks.
+    /// The next one whose turn has come, for the caller to begin; `None` while another thread
+    /// looks.
     pub(super) fn next(&self) -> Option<Turn> {
         let mut state = self.state.try_lock()?;
         let next = state.next();

@@ -7,6 +7,7 @@ use gaspi_core::{Error, Result, Runtime};
 use super::countdown::{Claim, Countdown, Refusal};
 use super::fused::Fused;
 use super::memory::BucketMemory;
+use crate::algorithms::Algorithm;
 use crate::engine::Shared;
 use crate::exec::buffers::{Arithmetic, Buffers};
 use crate::exec::completion::{Completion, EndHook};
@@ -36,8 +37,6 @@ pub(super) struct Bucket {
     pub(super) arithmetic: Arithmetic,
     pub(super) countdown: Countdown,
     pub(super) memory: BucketMemory,
-    /// Bytes below which others are under way when it begins; `None` if it does not take turns.
-    pub(super) window: Option<u64>,
 }
 
 /// Shorter buckets begin at once.
@@ -45,14 +44,6 @@ const TURN_BYTES_MIN: u64 = 64 << 10;
 /// What may be under way for each member until the next bucket begins. Measured for two and four
 /// members.
 const WINDOW_BYTES: u64 = 512 << 10;
-
-/// The window of a bucket with that plan. Of its algorithm members that have begun have all others
-/// notice.
-pub(super) fn window(plan: &Plan, bytes: u64, members: usize) -> Option<u64> {
-    use crate::algorithms::Algorithm::{HalvingDoubling, RecursiveDoubling, Ring};
-    let spreads = matches!(plan.algorithm, Ring | HalvingDoubling | RecursiveDoubling);
-    (spreads && bytes >= TURN_BYTES_MIN).then_some(WINDOW_BYTES * members as u64)
-}
 
 impl Bucket {
     /// Begins a contribution to a tensor.
@@ -85,6 +76,15 @@ impl Bucket {
             shared.notify_resting_background(&self.executor);
         }
         Ok(())
+    }
+
+    /// Bytes below which others are under way when it begins, with so many of its own; `None` if it
+    /// takes no turns. By these algorithms all members notice what one of them has begun.
+    pub(super) fn window(&self, bytes: u64) -> Option<u64> {
+        use Algorithm::{HalvingDoubling, RecursiveDoubling, Ring};
+        let spreads = matches!(self.plan.algorithm, Ring | HalvingDoubling | RecursiveDoubling);
+        let members = self.executor.channel.ranks().len() as u64;
+        (spreads && bytes >= TURN_BYTES_MIN).then_some(WINDOW_BYTES * members)
     }
 
     /// Whether another member has begun the step that has not begun here.

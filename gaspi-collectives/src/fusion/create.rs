@@ -1,15 +1,15 @@
 //! Making a fused buffer: the ranks compare their declarations, then open the channels of all
 //! buckets in one meeting. After a timeout the same call continues.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Weak};
 
 use gaspi_core::{
     Channel, ChannelSpec, DataSpec, Deadline, Error, GroupId, Rank, Result, Runtime, SharedData,
     Timeout, may_wait,
 };
 
-use super::bucket::{self, Bucket, BucketEnd};
+use super::bucket::{Bucket, BucketEnd};
 use super::countdown::{CONTRIBUTIONS_MAX, Countdown};
 use super::direct;
 use super::ends::Ends;
@@ -25,7 +25,6 @@ use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
 use crate::engine::Engine;
 use crate::exec::completion::Completion;
-use crate::exec::turns::TakesTurns;
 use crate::kernel::Target;
 use crate::mode::Mode;
 use crate::plan::Plan;
@@ -431,8 +430,6 @@ fn assemble(
             let completion =
                 Completion::new(signature, options.background).with_hook(Arc::new(end));
             let contributions = options.contributions;
-            let bytes = bucket.elements * u64::from(bucket.wire.bytes());
-            let window = bucket::window(&plan, bytes, executor.channel.ranks().len());
             Bucket {
                 executor,
                 completion: Arc::new(completion),
@@ -440,14 +437,12 @@ fn assemble(
                 arithmetic,
                 countdown: Countdown::new(bucket.tensors.len(), contributions),
                 memory: BucketMemory::new(memory, layout, index, contributions),
-                window,
             }
         });
         let buckets: Box<[Bucket]> = buckets.collect();
-        let turns: Weak<dyn TakesTurns> = fused.clone();
         Fused {
             group,
-            turns,
+            turns: fused.clone(),
             shared: Arc::clone(shared),
             tensors: tensors.into(),
             options: options.clone(),

@@ -277,8 +277,8 @@ impl Fused {
         Err(overlaps(found.tensor, bytes, what))
     }
 
-    /// Starts the all-reduce of a bucket, all contributions to which have been made, if its turn has
-    /// come.
+    /// Starts the all-reduce of a bucket, all contributions to which have been made, or has it wait
+    /// for its turn.
     #[cold]
     #[inline(never)]
     pub(super) fn start(&self, bucket: usize) -> Result<()> {
@@ -296,7 +296,7 @@ impl Fused {
         let layout = &self.layout.buckets[index];
         let (of, step) = (Weak::clone(&self.turns), bucket.countdown.ended() + 1);
         let bytes = layout.elements * u64::from(layout.wire.bytes());
-        bucket.window.map(|window| Turn { of, index, step, bytes, window })
+        bucket.window(bytes).map(|window| Turn { of, index, step, bytes, window })
     }
 
     fn begin_bucket(&self, bucket: usize) -> Result<()> {
