@@ -50,7 +50,7 @@ const STAGED_BYTES: u64 = 1 << 10;
 /// Most bytes of a stage where an algorithm is asked for that uses stages.
 const STAGE_BYTES_MAX: u64 = 64 << 10;
 /// Limits of a message of a bucket, and of the messages between two ranks.
-const MESSAGE_BYTES_MAX: u64 = 256 << 10;
+const MESSAGE_BYTES_MAX: u64 = 512 << 10;
 const MESSAGE_BYTES_MIN: u64 = 256;
 const SLOTS_MAX: u64 = 8;
 
