@@ -703,8 +703,9 @@ gaspi_return_t gaspi_coll_algorithms(const char *operation, char *names, gaspi_s
  * All ranks declare the same tensors once, together, with gaspi_fusion_create. They are laid out in
  * buckets: a bucket begins with a tensor and gets the next one of the same type while it has fewer
  * bytes than the threshold. In each step every rank submits each tensor. The last tensor of a
- * bucket starts its all-reduce, whatever other buckets do; ranks may submit in different orders.
- * Nothing but these all-reduces is sent. A tensor may be submitted again when its bucket has ended.
+ * bucket starts its all-reduce. Of many long ones by messages some begin when others have ended, in
+ * the order of their last tensors. Ranks may submit in different orders. Nothing but these
+ * all-reduces is sent. A tensor may be submitted again when its bucket has ended.
  *
  * Data may lie anywhere and is copied once; tensors that are computed in their own place
  * (gaspi_fusion_tensor_ptr) are not. Sums are copied out (gaspi_fusion_wait), or lent where they
@@ -809,7 +810,8 @@ gaspi_return_t gaspi_fusion_create(const gaspi_fusion_tensor_t *tensors, gaspi_s
 
 /**
  * Writes `data` times `scale` to the place of a tensor, or adds it to what this rank has submitted
- * in this step before, if the options say so. The last tensor of a bucket starts its all-reduce.
+ * in this step before, if the options say so. The last tensor of a bucket starts its all-reduce,
+ * or hands it over to begin when fewer bytes are under way.
  * Never waits for other ranks; any thread may call it.
  * @param data   as many elements as the tensor has, in its type; free again after the call. Not in
  *               the fused buffer, unless it is the place of this tensor

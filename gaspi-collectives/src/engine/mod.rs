@@ -130,6 +130,7 @@ pub(crate) struct Engine {
 
 impl Extension for Engine {
     fn has_left(&self) {
+        self.shared.active.forget_turns();
         // Operations of the background, and those that were given up, may use segments.
         self.shared.active.find(|executor| {
             executor.end_all();

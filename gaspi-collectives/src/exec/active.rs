@@ -81,23 +81,28 @@ impl ActiveExecutors {
     #[inline]
     pub(crate) fn begin_next(&self) {
         if self.turns.has_waiting() {
-            self.begin_all(|| self.turns.next());
+            self.begin_all(|| self.turns.begin_next());
         }
     }
 
     /// Begins an operation of somebody, or all of them, whatever is under way.
     pub(crate) fn begin_now(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) {
         if self.turns.has_waiting() {
-            self.begin_all(|| self.turns.take(of, index));
+            self.begin_all(|| self.turns.begin_now(of, index));
         }
     }
 
     #[cold]
-    fn begin_all(&self, next: impl Fn() -> Option<Turn>) {
-        while let Some(turn) = next() {
-            turn.begin();
+    fn begin_all(&self, begin: impl Fn() -> bool) {
+        while begin() {
+            // It counts as one that has begun.
             self.end(1);
         }
+    }
+
+    /// Forgets operations that wait for their turn, whose rank has left.
+    pub(crate) fn forget_turns(&self) {
+        self.end(self.turns.clear());
     }
 
     /// Adds an executor, whose flag says that it is listed. Waits for nobody who drives.

@@ -22,7 +22,7 @@ const ASKED: usize = 4;
 
 /// Whose all-reduces take turns.
 pub(crate) trait TakesTurns: std::fmt::Debug + Send + Sync {
-    /// Begins one.
+    /// Begins one, without a wait. Turns are locked: whoever frees one knows which have begun.
     fn begin(&self, index: usize);
     /// Whether it must not wait any longer.
     fn is_due(&self, index: usize) -> bool;
@@ -54,8 +54,7 @@ impl Turn {
         self.of.upgrade().is_none_or(|of| of.is_due(self.index))
     }
 
-    /// Begins it. The caller holds no lock.
-    pub(super) fn begin(&self) {
+    fn begin(&self) {
         if let Some(of) = self.of.upgrade() {
             of.begin(self.index);
         }
@@ -136,33 +135,49 @@ impl Turns {
         begins
     }
 
+    /// Behind a begin: who sees that none waits any more sees that all have begun.
     fn count(&self, state: &State) {
-        // Relaxed: who looks later, by whatever tells it to, sees it.
-        self.waiting.store(state.waiting.len(), Ordering::Relaxed);
+        // Release: pairs with the Acquire in `has_waiting`.
+        self.waiting.store(state.waiting.len(), Ordering::Release);
     }
 
     /// Whether any wait.
     #[inline]
     pub(super) fn has_waiting(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) > 0
+        self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// The next one whose turn has come, for the caller to begin; `None` while another thread
-    /// looks.
-    pub(super) fn next(&self) -> Option<Turn> {
-        let mut state = self.state.try_lock()?;
+    /// Begins the next one whose turn has come; false if there is none, or another thread looks.
+    pub(super) fn begin_next(&self) -> bool {
+        let Some(mut state) = self.state.try_lock() else { return false };
         let next = state.next();
-        self.count(&state);
-        next
+        self.begin(&state, next)
     }
 
-    /// One of those that wait, or any of somebody, for the caller to begin.
-    pub(super) fn take(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) -> Option<Turn> {
+    /// Begins one of those that wait, or any of somebody; false if there is none. None of them is
+    /// just beginning in another thread then.
+    pub(super) fn begin_now(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) -> bool {
         let mut state = self.state.lock();
-        let nth = state.waiting.iter().position(|turn| turn.is(of, index))?;
-        let turn = state.take(nth);
+        let nth = state.waiting.iter().position(|turn| turn.is(of, index));
+        let turn = nth.and_then(|nth| state.take(nth));
+        self.begin(&state, turn)
+    }
+
+    fn begin(&self, state: &State, turn: Option<Turn>) -> bool {
+        let begins = turn.is_some();
+        if let Some(turn) = turn {
+            turn.begin();
+        }
+        self.count(state);
+        begins
+    }
+
+    /// Forgets all that wait, and how many these were: their rank has left.
+    pub(super) fn clear(&self) -> usize {
+        let mut state = self.state.lock();
+        let waiting = std::mem::take(&mut state.waiting).len();
         self.count(&state);
-        turn
+        waiting
     }
 
     /// The end of a wait, or the next look if one of those that wait may have to begin before.

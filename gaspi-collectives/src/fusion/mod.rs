@@ -3,7 +3,8 @@
 //!
 //! All ranks declare the same tensors once. They are laid out in buckets ([`layout`]), each of
 //! which has a channel of its own ([`create`]). Whoever submits the last tensor of a bucket
-//! ([`countdown`]) starts its all-reduce. Nothing but that is ever sent.
+//! ([`countdown`]) starts its all-reduce, or has it wait until fewer are under way. Nothing but
+//! that is ever sent.
 //!
 //! Invariant: a rank writes into the memory of a bucket only between the end of a step and its own
 //! last submit of the next, and never where a result is lent ([`memory`]).
@@ -154,7 +155,8 @@ impl<'r> Fusion<'r> {
     }
 
     /// Writes `data` times `scale` to the place of a tensor. The last tensor of a bucket starts its
-    /// all-reduce. Never waits for other ranks. A tensor without elements need not be submitted.
+    /// all-reduce, or hands it over to begin when fewer bytes are under way. Never waits for other
+    /// ranks. A tensor without elements need not be submitted.
     ///
     /// # Errors
     /// [`Error::Number`]: there is no such tensor, or it has been submitted in this step;
