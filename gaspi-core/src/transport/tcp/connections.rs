@@ -243,11 +243,6 @@ impl Connections {
         self.withheld = Some(Arc::default());
     }
 
-    /// Whether data may not go by sockets.
-    pub(crate) fn may_withhold(&self) -> bool {
-        self.withheld.is_some()
-    }
-
     /// Whether some does.
     pub(crate) fn withhold_any(&self) -> bool {
         self.withheld.as_ref().is_some_and(|all| all.load(Ordering::Relaxed) > 0)

@@ -173,10 +173,9 @@ impl EndpointTable {
         // Before anything goes by another one.
         fail_puts(up, peer, lost);
         self.connections.use_another(peer, connection);
-        if self.connections.may_withhold() {
-            // A call may wait for a connection that a device carries.
-            up.ranks().wake_own();
-        }
+        // A rank that leaves may wait until it has sent all, or a call for a connection that a device
+        // carries: behind that, so that they see it.
+        up.ranks().wake_own();
         self.fail_requests(up, peer, connection.token);
         has_lost
     }
