@@ -173,8 +173,8 @@ impl EndpointTable {
         // Before anything goes by another one.
         fail_puts(up, peer, lost);
         self.connections.use_another(peer, connection);
-        // A rank that leaves may wait until it has sent all, or a call for a connection that a device
-        // carries: behind that, so that they see it.
+        // A rank that leaves may wait until it has sent all, or a call for a connection that a
+        // device carries: behind that, so that they see it.
         up.ranks().wake_own();
         self.fail_requests(up, peer, connection.token);
         has_lost
