@@ -185,3 +185,7 @@ impl Turns {
         if self.has_waiting() { deadline.at_most(PATIENCE) } else { deadline }
     }
 }
+
+#[cfg(test)]
+#[path = "turns_tests.rs"]
+mod turns_tests;

@@ -173,6 +173,10 @@ fn the_hub_can_be_named() {
         let text = alone(wrong).expect_err(wrong).to_string();
         assert!(text.contains("write tcp:HOST:PORT"), "{text}");
     }
+    for address in ["192.0.2.1:4711", "node-1:4711", "[2001:db8::2]:4711"] {
+        let text = alone(address).expect_err(address).to_string();
+        assert!(text.contains(&format!("write tcp:{address}, ")), "{text}");
+    }
 }
 
 #[test]

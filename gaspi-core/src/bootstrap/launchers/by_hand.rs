@@ -97,6 +97,20 @@ pub(super) fn host_and_port(named: &str) -> Result<(String, u16)> {
     }
 }
 
+/// That the name of gaspi_run's socket, without "tcp:" in front, is not HOST:PORT.
+///
+/// # Errors
+/// [`Error::Environment`].
+pub(super) fn check_is_no_address(name: &str) -> Result<()> {
+    match name.rsplit_once(':') {
+        Some((_, port)) if port.parse::<u16>().is_ok() => wrong(format!(
+            "GASPI_MEETING is \"{name}\"; in a job that is started by hand write tcp:{name}, \
+             since without tcp: in front it names a socket of gaspi_run"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// Where the ranks of a job by hand are.
 struct Layout {
     /// By rank.

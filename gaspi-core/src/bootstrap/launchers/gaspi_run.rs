@@ -1,7 +1,7 @@
 //! gaspi_run, or its agent on this machine: it serves the exchange itself and names its socket in
 //! GASPI_MEETING.
 
-use super::{Launcher, Task, incomplete, rank_and_size};
+use super::{Launcher, Task, by_hand, incomplete, rank_and_size};
 use crate::bootstrap::job::{Job, ServerLocation, all_on};
 use crate::bootstrap::variables::Variables;
 use crate::error::Result;
@@ -36,7 +36,10 @@ impl Launcher for GaspiRun {
     fn task(&self, variables: &Variables<'_>) -> Result<Option<Task>> {
         // With "tcp:" in front it names the hub of a job that was started by hand.
         match variables.raw("GASPI_MEETING") {
-            Some(name) if !name.as_bytes().starts_with(b"tcp:") => rank_and_size(variables),
+            Some(name) if !name.as_bytes().starts_with(b"tcp:") => {
+                by_hand::check_is_no_address(&name.to_string_lossy())?;
+                rank_and_size(variables)
+            }
             _ => Ok(None),
         }
     }

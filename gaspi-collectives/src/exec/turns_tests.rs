@@ -1,0 +1,145 @@
+//! Which one begins, of all-reduces that only say what they are.
+
+use std::sync::Arc;
+
+use super::*;
+
+const WINDOW: u64 = 100;
+
+/// What has begun, is due or has ended.
+#[derive(Debug, Default)]
+struct Marks {
+    begun: Vec<usize>,
+    due: Vec<usize>,
+    asked: Vec<usize>,
+    ended: Vec<(usize, u64)>,
+}
+
+#[derive(Debug, Default)]
+struct Played(Mutex<Marks>);
+
+impl TakesTurns for Played {
+    fn begin(&self, index: usize) {
+        self.0.lock().begun.push(index);
+    }
+
+    fn is_due(&self, index: usize) -> bool {
+        let mut marks = self.0.lock();
+        marks.asked.push(index);
+        marks.due.contains(&index)
+    }
+
+    fn has_ended(&self, index: usize, step: u64) -> bool {
+        self.0.lock().ended.contains(&(index, step))
+    }
+}
+
+fn turn(of: &Arc<Played>, index: usize, bytes: u64) -> Turn {
+    let of: Weak<Played> = Arc::downgrade(of);
+    Turn { of, index, step: 1, bytes, window: WINDOW }
+}
+
+/// Turns of which this many have been handed over, of 60 bytes each: two are under way.
+fn handed_over(count: usize) -> (Turns, Arc<Played>) {
+    let (turns, played) = (Turns::default(), Arc::new(Played::default()));
+    for index in 0..count {
+        assert_eq!(turns.hand_over(turn(&played, index, 60)), index < 2, "{index}");
+    }
+    (turns, played)
+}
+
+/// Looks once, as if something had moved just now.
+fn look(turns: &Turns) -> bool {
+    turns.state.lock().moved = Instant::now();
+    turns.begin_next()
+}
+
+fn begun(played: &Played) -> Vec<usize> {
+    std::mem::take(&mut played.0.lock().begun)
+}
+
+#[test]
+fn one_begins_for_each_that_ends_in_the_order_of_handing_over() {
+    let (turns, played) = handed_over(5);
+    assert!(!look(&turns) && turns.has_waiting());
+    played.0.lock().ended = vec![(1, 1), (0, 2)];
+    assert!(look(&turns) && !look(&turns), "one of step 1 has ended");
+    played.0.lock().ended.extend([(0, 1), (2, 1)]);
+    assert!(look(&turns) && look(&turns) && !look(&turns));
+    assert_eq!(begun(&played), [2, 3, 4]);
+    assert!(!turns.has_waiting());
+}
+
+#[test]
+fn one_that_is_handed_over_behind_others_waits_like_them() {
+    let (turns, played) = handed_over(3);
+    played.0.lock().ended = vec![(0, 1), (1, 1)];
+    assert!(!turns.hand_over(turn(&played, 3, 1)), "2 has been there before");
+    assert!(look(&turns) && look(&turns));
+    assert_eq!(begun(&played), [2, 3]);
+}
+
+#[test]
+fn one_that_is_longer_than_the_window_begins_alone() {
+    let (turns, played) = (Turns::default(), Arc::new(Played::default()));
+    assert!(turns.hand_over(turn(&played, 0, 10 * WINDOW)));
+    assert!(!turns.hand_over(turn(&played, 1, 10 * WINDOW)) && !look(&turns));
+    played.0.lock().ended = vec![(0, 1)];
+    assert!(look(&turns));
+}
+
+#[test]
+fn one_that_another_member_has_begun_does_not_wait_for_its_turn() {
+    let (turns, played) = handed_over(4);
+    played.0.lock().due = vec![3];
+    assert!(look(&turns), "3 is due, though two are under way");
+    assert_eq!(begun(&played), [3]);
+    assert!(!look(&turns));
+}
+
+#[test]
+fn each_look_asks_a_few_and_all_are_asked_in_their_turn() {
+    let waiting = 3 * ASKED + 1;
+    let (turns, played) = handed_over(2 + waiting);
+    let last = 1 + waiting;
+    played.0.lock().due = vec![last];
+    for _ in 0..3 {
+        assert!(!look(&turns));
+        assert!(played.0.lock().asked.len() <= ASKED, "{played:?}");
+        played.0.lock().asked.clear();
+    }
+    assert!(look(&turns));
+    assert_eq!(begun(&played), [last]);
+}
+
+#[test]
+fn one_begins_when_nothing_has_moved_for_long() {
+    let (turns, played) = handed_over(3);
+    turns.state.lock().moved = Instant::now().checked_sub(PATIENCE).expect("a time before");
+    assert!(turns.begin_next());
+    assert_eq!(begun(&played), [2]);
+}
+
+#[test]
+fn one_that_is_waited_for_begins_at_once_and_so_do_all_of_one_that_is_freed() {
+    let (turns, played) = handed_over(5);
+    let other = Arc::new(Played::default());
+    turns.hand_over(turn(&other, 4, 60));
+    let of: Weak<dyn TakesTurns> = Arc::downgrade(&played) as Weak<dyn TakesTurns>;
+    assert!(turns.begin_now(&of, Some(4)) && !turns.begin_now(&of, Some(4)));
+    while turns.begin_now(&of, None) {}
+    assert_eq!(begun(&played), [4, 2, 3]);
+    assert!(begun(&other).is_empty() && turns.has_waiting());
+    assert_eq!(turns.clear(), 1);
+    assert!(!turns.has_waiting());
+}
+
+#[test]
+fn what_is_gone_holds_nobody_back() {
+    let (turns, played) = handed_over(2);
+    let other = Arc::new(Played::default());
+    assert!(!turns.hand_over(turn(&other, 0, 60)));
+    drop(played);
+    assert!(look(&turns));
+    assert_eq!(begun(&other), [0]);
+}
