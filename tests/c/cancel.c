@@ -178,7 +178,7 @@ static void *collectives(void *nothing) {
 }
 
 static void *local_ones(void *nothing) {
-  gaspi_state_vector_t states = (gaspi_state_vector_t)malloc(ranks);
+  gaspi_state_vector_t states = (gaspi_state_vector_t)malloc(ranks * sizeof *states);
   gaspi_statistic_counter_t counted = 0;
   gaspi_queue_id_t queue;
   gaspi_size_t size;

@@ -18,7 +18,7 @@ const PAIRS: (&str, &[&str]) = ("tcp/", &["-p", "gaspi-core", "--test", "pairs"]
 
 /// Test programs that run at once, by the layout of their ranks. Most faults so far
 /// were of two threads that look after the sockets of a rank in turn, which `pairs` does most.
-const PROGRAMS: [(&str, &[&str]); 7] = [
+const PROGRAMS: [(&str, &[&str]); 8] = [
     PAIRS,
     PAIRS,
     PAIRS,
@@ -26,6 +26,7 @@ const PROGRAMS: [(&str, &[&str]); 7] = [
     PAIRS,
     ("tcp/", &["-p", "gaspi-core", "--test", "conformance"]),
     ("mixed/", &["-p", "gaspi-collectives", "--test", "operations", "--test", "trouble"]),
+    ("tcp/", &["-p", "gaspi-collectives", "--test", "fusion"]),
 ];
 
 /// Tests that are left out: of a time, or of so many round trips that delays make one of them.
