@@ -9,6 +9,7 @@ use gaspi_core::{Deadline, Error, Result};
 
 use super::{Engine, Shared, TellsEnds, given_up};
 use crate::exec::executor::{Driver, Executor};
+use crate::exec::turns;
 
 /// How long the background waits on a channel before it checks for other work.
 const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
@@ -44,10 +45,14 @@ impl Engine {
 impl Shared {
     /// Tells the thread of a new operation on an executor.
     pub(crate) fn notify_background(&self, executor: &Executor) {
-        *self.work.lock() = true;
-        self.started.notify_one();
+        self.end_rest();
         // It may be waiting for something else.
         executor.channel.wake_waiters();
+    }
+
+    fn end_rest(&self) {
+        *self.work.lock() = true;
+        self.started.notify_one();
     }
 
     /// The same for an operation that has been carried on as far as it goes without waiting: a
@@ -117,6 +122,16 @@ impl Shared {
         if self.given_up.is_any() { given_up::LOOK } else { BACKGROUND_LIMIT }
     }
 
+    /// How long it may rest while it has nothing to drive; `None`: until it is told.
+    fn rest_limit(&self) -> Option<Duration> {
+        if self.active.turns.has_waiting() {
+            // What is under way before is carried on by the program alone, which may wait for the
+            // end of one that waits.
+            return Some(turns::PATIENCE);
+        }
+        self.given_up.is_any().then_some(given_up::LOOK)
+    }
+
     /// Waits until there may be work.
     fn rest(&self) {
         self.rests.store(true, Ordering::Relaxed);
@@ -125,8 +140,8 @@ impl Shared {
         if self.background_executor().is_none() {
             let mut work = self.work.lock();
             while !*work && !self.ending.load(Ordering::Acquire) {
-                if self.given_up.is_any() {
-                    work = self.started.wait_at_most(work, given_up::LOOK);
+                if let Some(limit) = self.rest_limit() {
+                    work = self.started.wait_at_most(work, limit);
                     break;
                 }
                 work = self.started.wait(work);
@@ -181,12 +196,14 @@ impl Shared {
                 continue;
             }
             rests = 0;
+            let looks_at_turns = self.active.turns.has_waiting();
             let limit = self.active.turns.limit(Deadline::Never.at_most(self.wait_limit()));
             let looks_after_any = self.given_up.is_any();
             let ended = executor.channel.wait_in_background(limit, || {
                 self.progress(Driver::Background, |executor| executor.has_background());
                 let other_work = self.has_ends.load(Ordering::Relaxed)
                     || !looks_after_any && self.given_up.is_any()
+                    || !looks_at_turns && self.active.turns.has_waiting()
                     || self.has_waiters()
                     || self.ending.load(Ordering::Acquire);
                 (!executor.has_background() || other_work).then_some(())
@@ -211,10 +228,12 @@ impl Drop for Waiter<'_> {
         }
         // SeqCst: pairs with the fence in `rest_beside_waiters`.
         fence(Ordering::SeqCst);
-        if shared.rests.load(Ordering::Relaxed)
-            && let Some(executor) = shared.background_executor()
-        {
-            shared.notify_background(&executor);
+        if shared.rests.load(Ordering::Relaxed) {
+            match shared.background_executor() {
+                Some(executor) => shared.notify_background(&executor),
+                None if shared.active.turns.has_waiting() => shared.end_rest(),
+                None => {}
+            }
         }
     }
 }

@@ -130,7 +130,7 @@ pub(crate) struct Engine {
 
 impl Extension for Engine {
     fn has_left(&self) {
-        self.shared.active.forget_turns();
+        self.shared.active.give_turns_up();
         // Operations of the background, and those that were given up, may use segments.
         self.shared.active.find(|executor| {
             executor.end_all();

@@ -67,14 +67,15 @@ impl ActiveExecutors {
         self.operations.fetch_sub(operations, Ordering::Relaxed);
     }
 
-    /// Hands over an operation that takes turns: true if the caller begins it now.
-    pub(crate) fn hand_over(&self, turn: Turn) -> bool {
+    /// Hands over an operation that takes turns: how many wait now, with this one, or `None` if the
+    /// caller begins it now.
+    pub(crate) fn hand_over(&self, turn: Turn) -> Option<usize> {
         self.begin();
-        let begins = self.turns.hand_over(turn);
-        if begins {
+        let waiting = self.turns.hand_over(turn);
+        if waiting.is_none() {
             self.end(1);
         }
-        begins
+        waiting
     }
 
     /// Begins operations whose turn has come. The caller holds no lock.
@@ -89,6 +90,7 @@ impl ActiveExecutors {
     pub(crate) fn begin_now(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) {
         if self.turns.has_waiting() {
             self.begin_all(|| self.turns.begin_now(of, index));
+            self.begin_next();
         }
     }
 
@@ -100,9 +102,11 @@ impl ActiveExecutors {
         }
     }
 
-    /// Forgets operations that wait for their turn, whose rank has left.
-    pub(crate) fn forget_turns(&self) {
-        self.end(self.turns.clear());
+    /// Gives up operations that wait for their turn, whose rank has left.
+    pub(crate) fn give_turns_up(&self) {
+        let waiting = self.turns.take_all();
+        self.end(waiting.len());
+        waiting.iter().for_each(Turn::give_up);
     }
 
     /// Adds an executor, whose flag says that it is listed. Waits for nobody who drives.

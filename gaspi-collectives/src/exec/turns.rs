@@ -9,11 +9,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use gaspi_core::Deadline;
-use gaspi_core::sync::Mutex;
+use gaspi_core::sync::{Mutex, MutexGuard};
 
 /// How long nothing ends until the next one begins nevertheless.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(2);
@@ -28,6 +28,8 @@ pub(crate) trait TakesTurns: std::fmt::Debug + Send + Sync {
     fn is_due(&self, index: usize) -> bool;
     /// Whether it has ended in this step.
     fn has_ended(&self, index: usize, step: u64) -> bool;
+    /// It does not begin any more: the rank has left.
+    fn give_up(&self, index: usize);
 }
 
 /// An all-reduce that has been handed over.
@@ -59,6 +61,12 @@ impl Turn {
             of.begin(self.index);
         }
     }
+
+    pub(super) fn give_up(&self) {
+        if let Some(of) = self.of.upgrade() {
+            of.give_up(self.index);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -77,13 +85,16 @@ pub(crate) struct Turns {
     /// How many wait.
     waiting: AtomicUsize,
     state: Mutex<State>,
+    /// A thread that was to look found the state locked.
+    again: AtomicBool,
 }
 
 impl Default for Turns {
     fn default() -> Turns {
         let (under_way, waiting) = (Vec::new(), VecDeque::new());
         let state = State { under_way, waiting, asked: 0, moved: Instant::now() };
-        Turns { waiting: AtomicUsize::new(0), state: Mutex::new(state) }
+        let (waiting, again) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Turns { waiting, state: Mutex::new(state), again }
     }
 }
 
@@ -120,19 +131,19 @@ impl State {
 }
 
 impl Turns {
-    /// Hands one over: true if it begins now, by the caller.
-    pub(super) fn hand_over(&self, turn: Turn) -> bool {
+    /// Hands one over: how many wait now, with this one, or `None` if it begins now, by the caller.
+    pub(super) fn hand_over(&self, turn: Turn) -> Option<usize> {
         let mut state = self.state.lock();
         // One that is handed over behind others waits like them.
         let begins = state.waiting.is_empty() && state.has_room(&turn);
         if begins {
             state.moved = Instant::now();
             state.under_way.push(turn);
-        } else {
-            state.waiting.push_back(turn);
-            self.count(&state);
+            return None;
         }
-        begins
+        state.waiting.push_back(turn);
+        self.count(&state);
+        Some(state.waiting.len())
     }
 
     /// Behind a begin: who sees that none waits any more sees that all have begun.
@@ -143,19 +154,41 @@ impl Turns {
 
     /// Whether any wait.
     #[inline]
-    pub(super) fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         self.waiting.load(Ordering::Acquire) > 0
     }
 
-    /// Begins the next one whose turn has come; false if there is none, or another thread looks.
+    /// `None` while another thread has it, which looks once more for this one.
+    fn try_hold(&self) -> Option<MutexGuard<'_, State>> {
+        for _ in 0..2 {
+            match self.state.try_lock() {
+                Some(state) => return Some(state),
+                // AcqRel: pairs with the swap of the holder, behind its unlock. If that one is
+                // later, it sees this.
+                None => self.again.swap(true, Ordering::AcqRel),
+            };
+        }
+        None
+    }
+
+    /// Begins the next one whose turn has come; false if there is none, or another thread looks,
+    /// which may have seen what was before, and so looks again.
     pub(super) fn begin_next(&self) -> bool {
-        let Some(mut state) = self.state.try_lock() else { return false };
-        let next = state.next();
-        self.begin(&state, next)
+        loop {
+            let Some(mut state) = self.try_hold() else { return false };
+            let next = state.next();
+            let begins = self.begin(&state, next);
+            drop(state);
+            // Who has begun one looks again anyway. AcqRel: see `try_hold`.
+            if begins || !self.again.swap(false, Ordering::AcqRel) {
+                return begins;
+            }
+        }
     }
 
     /// Begins one of those that wait, or any of somebody; false if there is none. None of them is
-    /// just beginning in another thread then.
+    /// just beginning in another thread then. The caller looks for the [next](Turns::begin_next)
+    /// behind this and behind a [hand over](Turns::hand_over), since others could not meanwhile.
     pub(super) fn begin_now(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) -> bool {
         let mut state = self.state.lock();
         let nth = state.waiting.iter().position(|turn| turn.is(of, index));
@@ -172,10 +205,10 @@ impl Turns {
         begins
     }
 
-    /// Forgets all that wait, and how many these were: their rank has left.
-    pub(super) fn clear(&self) -> usize {
+    /// Takes all that wait, whose rank has left.
+    pub(super) fn take_all(&self) -> VecDeque<Turn> {
         let mut state = self.state.lock();
-        let waiting = std::mem::take(&mut state.waiting).len();
+        let waiting = std::mem::take(&mut state.waiting);
         self.count(&state);
         waiting
     }

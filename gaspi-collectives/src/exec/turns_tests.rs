@@ -1,6 +1,6 @@
 //! Which one begins, of all-reduces that only say what they are.
 
-use std::sync::Arc;
+use std::sync::{Arc, Barrier};
 
 use super::*;
 
@@ -13,24 +13,39 @@ struct Marks {
     due: Vec<usize>,
     asked: Vec<usize>,
     ended: Vec<(usize, u64)>,
+    given_up: Vec<usize>,
 }
 
 #[derive(Debug, Default)]
-struct Played(Mutex<Marks>);
+struct Played {
+    marks: Mutex<Marks>,
+    /// Where the next one that asks whether the second has ended stops, behind what it has seen.
+    stop: Mutex<Option<Arc<Barrier>>>,
+}
 
 impl TakesTurns for Played {
     fn begin(&self, index: usize) {
-        self.0.lock().begun.push(index);
+        self.marks.lock().begun.push(index);
     }
 
     fn is_due(&self, index: usize) -> bool {
-        let mut marks = self.0.lock();
+        let mut marks = self.marks.lock();
         marks.asked.push(index);
         marks.due.contains(&index)
     }
 
     fn has_ended(&self, index: usize, step: u64) -> bool {
-        self.0.lock().ended.contains(&(index, step))
+        let has_ended = self.marks.lock().ended.contains(&(index, step));
+        let stop = if index == 1 { self.stop.lock().take() } else { None };
+        if let Some(stop) = stop {
+            stop.wait();
+            stop.wait();
+        }
+        has_ended
+    }
+
+    fn give_up(&self, index: usize) {
+        self.marks.lock().given_up.push(index);
     }
 }
 
@@ -43,7 +58,8 @@ fn turn(of: &Arc<Played>, index: usize, bytes: u64) -> Turn {
 fn handed_over(count: usize) -> (Turns, Arc<Played>) {
     let (turns, played) = (Turns::default(), Arc::new(Played::default()));
     for index in 0..count {
-        assert_eq!(turns.hand_over(turn(&played, index, 60)), index < 2, "{index}");
+        let waiting = turns.hand_over(turn(&played, index, 60));
+        assert_eq!(waiting, (index + 1).checked_sub(2).filter(|waiting| *waiting > 0), "{index}");
     }
     (turns, played)
 }
@@ -55,16 +71,16 @@ fn look(turns: &Turns) -> bool {
 }
 
 fn begun(played: &Played) -> Vec<usize> {
-    std::mem::take(&mut played.0.lock().begun)
+    std::mem::take(&mut played.marks.lock().begun)
 }
 
 #[test]
 fn one_begins_for_each_that_ends_in_the_order_of_handing_over() {
     let (turns, played) = handed_over(5);
     assert!(!look(&turns) && turns.has_waiting());
-    played.0.lock().ended = vec![(1, 1), (0, 2)];
+    played.marks.lock().ended = vec![(1, 1), (0, 2)];
     assert!(look(&turns) && !look(&turns), "one of step 1 has ended");
-    played.0.lock().ended.extend([(0, 1), (2, 1)]);
+    played.marks.lock().ended.extend([(0, 1), (2, 1)]);
     assert!(look(&turns) && look(&turns) && !look(&turns));
     assert_eq!(begun(&played), [2, 3, 4]);
     assert!(!turns.has_waiting());
@@ -73,8 +89,8 @@ fn one_begins_for_each_that_ends_in_the_order_of_handing_over() {
 #[test]
 fn one_that_is_handed_over_behind_others_waits_like_them() {
     let (turns, played) = handed_over(3);
-    played.0.lock().ended = vec![(0, 1), (1, 1)];
-    assert!(!turns.hand_over(turn(&played, 3, 1)), "2 has been there before");
+    played.marks.lock().ended = vec![(0, 1), (1, 1)];
+    assert_eq!(turns.hand_over(turn(&played, 3, 1)), Some(2), "2 has been there before");
     assert!(look(&turns) && look(&turns));
     assert_eq!(begun(&played), [2, 3]);
 }
@@ -82,16 +98,17 @@ fn one_that_is_handed_over_behind_others_waits_like_them() {
 #[test]
 fn one_that_is_longer_than_the_window_begins_alone() {
     let (turns, played) = (Turns::default(), Arc::new(Played::default()));
-    assert!(turns.hand_over(turn(&played, 0, 10 * WINDOW)));
-    assert!(!turns.hand_over(turn(&played, 1, 10 * WINDOW)) && !look(&turns));
-    played.0.lock().ended = vec![(0, 1)];
+    assert_eq!(turns.hand_over(turn(&played, 0, 10 * WINDOW)), None);
+    assert_eq!(turns.hand_over(turn(&played, 1, 10 * WINDOW)), Some(1));
+    assert!(!look(&turns));
+    played.marks.lock().ended = vec![(0, 1)];
     assert!(look(&turns));
 }
 
 #[test]
 fn one_that_another_member_has_begun_does_not_wait_for_its_turn() {
     let (turns, played) = handed_over(4);
-    played.0.lock().due = vec![3];
+    played.marks.lock().due = vec![3];
     assert!(look(&turns), "3 is due, though two are under way");
     assert_eq!(begun(&played), [3]);
     assert!(!look(&turns));
@@ -102,11 +119,11 @@ fn each_look_asks_a_few_and_all_are_asked_in_their_turn() {
     let waiting = 3 * ASKED + 1;
     let (turns, played) = handed_over(2 + waiting);
     let last = 1 + waiting;
-    played.0.lock().due = vec![last];
+    played.marks.lock().due = vec![last];
     for _ in 0..3 {
         assert!(!look(&turns));
-        assert!(played.0.lock().asked.len() <= ASKED, "{played:?}");
-        played.0.lock().asked.clear();
+        assert!(played.marks.lock().asked.len() <= ASKED, "{played:?}");
+        played.marks.lock().asked.clear();
     }
     assert!(look(&turns));
     assert_eq!(begun(&played), [last]);
@@ -130,7 +147,9 @@ fn one_that_is_waited_for_begins_at_once_and_so_do_all_of_one_that_is_freed() {
     while turns.begin_now(&of, None) {}
     assert_eq!(begun(&played), [4, 2, 3]);
     assert!(begun(&other).is_empty() && turns.has_waiting());
-    assert_eq!(turns.clear(), 1);
+    let left = turns.take_all();
+    left.iter().for_each(Turn::give_up);
+    assert_eq!((left.len(), &other.marks.lock().given_up[..]), (1, &[4][..]));
     assert!(!turns.has_waiting());
 }
 
@@ -138,8 +157,26 @@ fn one_that_is_waited_for_begins_at_once_and_so_do_all_of_one_that_is_freed() {
 fn what_is_gone_holds_nobody_back() {
     let (turns, played) = handed_over(2);
     let other = Arc::new(Played::default());
-    assert!(!turns.hand_over(turn(&other, 0, 60)));
+    assert_eq!(turns.hand_over(turn(&other, 0, 60)), Some(1));
     drop(played);
     assert!(look(&turns));
     assert_eq!(begun(&other), [0]);
+}
+
+#[test]
+fn who_cannot_look_has_the_thread_look_again_that_does() {
+    let (turns, played) = handed_over(3);
+    let stop = Arc::new(Barrier::new(2));
+    *played.stop.lock() = Some(Arc::clone(&stop));
+    // Nobody loses patience.
+    turns.state.lock().moved = Instant::now() + Duration::from_secs(3600);
+    std::thread::scope(|scope| {
+        let looks = scope.spawn(|| turns.begin_next());
+        stop.wait();
+        played.marks.lock().ended = vec![(0, 1), (1, 1)];
+        assert!(!turns.begin_next(), "the other thread looks");
+        stop.wait();
+        assert!(looks.join().expect("no panic"));
+    });
+    assert_eq!(begun(&played), [2]);
 }

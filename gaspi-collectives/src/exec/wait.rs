@@ -98,11 +98,18 @@ impl Executor {
     /// Waits until `attempt` gives something, and looks in between whether the turn of an operation
     /// has come.
     fn wait_part<T>(&self, limit: Deadline, mut attempt: impl FnMut() -> Option<T>) -> Option<T> {
+        let turns = &self.all.turns;
         loop {
-            let slice = self.all.turns.limit(limit);
-            let found = self.channel.wait_for(slice, &mut attempt);
-            if found.is_some() || slice == limit || limit.passed() {
-                return found;
+            let (looks, slice) = (turns.has_waiting(), turns.limit(limit));
+            let found = self.channel.wait_for(slice, || match attempt() {
+                // From here on it does.
+                None if !looks && turns.has_waiting() => Some(None),
+                found => found.map(Some),
+            });
+            match found {
+                Some(None) if !limit.passed() => {}
+                None if slice != limit && !limit.passed() => {}
+                found => return found.flatten(),
             }
         }
     }

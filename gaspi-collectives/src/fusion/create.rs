@@ -53,6 +53,11 @@ const STAGE_BYTES_MAX: u64 = 64 << 10;
 const MESSAGE_BYTES_MAX: u64 = 512 << 10;
 const MESSAGE_BYTES_MIN: u64 = 256;
 const SLOTS_MAX: u64 = 8;
+/// Most bytes of the slots of all buckets: half of what a rank has for channels and fused buffers.
+/// Where there would be more, messages are shorter, down to a length at which each costs more than
+/// its data.
+const ROOM_BYTES: u64 = 2 << 30;
+const SHORTENED_BYTES_MIN: u64 = 4 << 10;
 
 /// What a rank declares.
 #[derive(Clone, Copy)]
@@ -309,21 +314,39 @@ impl Creating {
     }
 }
 
-/// The channel of a bucket. It follows the bytes of the bucket: so many travel between two ranks
-/// until the receiver has taken the first.
-fn spec(bucket: &BucketLayout, by_messages: bool, asked: Option<Algorithm>) -> ChannelSpec {
-    let bytes = bucket.bytes();
-    if !by_messages {
-        let stage_bytes = match asked {
-            Some(Algorithm::CopyInCopyOut | Algorithm::SlicedCopy) => bytes.min(STAGE_BYTES_MAX),
-            _ if bytes <= STAGED_BYTES => bytes,
-            _ => 0,
-        };
-        return ChannelSpec { slots: 1, message_bytes: 64, stage_bytes };
-    }
-    let message_bytes = bytes.next_multiple_of(64).clamp(MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX);
+/// The channel of a bucket within a node, without messages.
+fn spec_of_node(bytes: u64, asked: Option<Algorithm>) -> ChannelSpec {
+    let stage_bytes = match asked {
+        Some(Algorithm::CopyInCopyOut | Algorithm::SlicedCopy) => bytes.min(STAGE_BYTES_MAX),
+        _ if bytes <= STAGED_BYTES => bytes,
+        _ => 0,
+    };
+    ChannelSpec { slots: 1, message_bytes: 64, stage_bytes }
+}
+
+/// The channel of a bucket by messages of at most so many bytes. It follows the bytes of the
+/// bucket: so many travel between two ranks until the receiver has taken the first.
+fn spec_of_messages(bytes: u64, limit: u64) -> ChannelSpec {
+    let message_bytes = bytes.next_multiple_of(64).clamp(MESSAGE_BYTES_MIN, limit);
     let slots = (bytes / message_bytes).clamp(1, SLOTS_MAX) as u32;
     ChannelSpec { slots, message_bytes, stage_bytes: 0 }
+}
+
+/// The longest message of buckets of so many bytes, so that there is room for the slots between all
+/// members. It follows from what all members know alike.
+fn message_limit(buckets: impl Iterator<Item = u64> + Clone, members: usize) -> u64 {
+    let ring = |bytes: u64, limit: u64| {
+        let spec = spec_of_messages(bytes, limit);
+        spec.message_bytes * u64::from(spec.slots)
+    };
+    let has_room = |limit: &u64| {
+        let all: u64 = buckets.clone().map(|bytes| ring(bytes, *limit)).sum();
+        // Slots that others send to, and those from which this rank sends.
+        all.saturating_mul(2 * members as u64) <= ROOM_BYTES
+    };
+    let limits = std::iter::successors(Some(MESSAGE_BYTES_MAX), |limit| Some(limit / 2));
+    let mut limits = limits.take_while(|limit| *limit >= SHORTENED_BYTES_MIN);
+    limits.find(has_room).unwrap_or(SHORTENED_BYTES_MIN)
 }
 
 /// Makes a fused buffer.
@@ -379,8 +402,13 @@ fn open(
     let asked = declared.options.algorithm.or(engine.preferred()?);
     let by_messages = !rt.group_is_one_node(group)?
         || asked.is_some_and(|algorithm| !algorithm.requires_one_node());
-    let specs = layout.buckets.iter().map(|bucket| spec(bucket, by_messages, asked));
-    let specs: Vec<_> = specs.collect();
+    let bytes = layout.buckets.iter().map(BucketLayout::bytes);
+    let limit = message_limit(bytes.clone(), rt.group_ranks(group)?.len());
+    let spec = |bytes| match by_messages {
+        true => spec_of_messages(bytes, limit),
+        false => spec_of_node(bytes, asked),
+    };
+    let specs: Vec<_> = bytes.map(spec).collect();
     // `check` has found that the tensors can be counted so.
     let data = DataSpec { bytes: layout.bytes, status_words: declared.tensors.len() as u32 };
     let open = |timeout: Timeout| rt.channels_open(group, &specs, data, timeout);
@@ -472,5 +500,25 @@ fn request(bucket: &BucketLayout, options: &Options) -> Request {
         algorithm: options.algorithm,
         mode: options.mode,
         background: options.background,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_are_shorter_where_slots_for_all_members_would_not_fit() {
+        let buckets = || (0..50).map(|nth: u64| (nth % 8 + 1) << 20);
+        assert_eq!(message_limit(buckets(), 2), MESSAGE_BYTES_MAX);
+        assert_eq!(message_limit(buckets(), 4), MESSAGE_BYTES_MAX);
+        for members in [8, 16, 64, 256] {
+            let limit = message_limit(buckets(), members);
+            let specs = buckets().map(|bytes| spec_of_messages(bytes, limit));
+            let all: u64 = specs.map(|spec| spec.message_bytes * u64::from(spec.slots)).sum();
+            assert!(all * 2 * members as u64 <= ROOM_BYTES, "{members} members: {limit}");
+            assert!(limit >= SHORTENED_BYTES_MIN);
+        }
+        assert_eq!(message_limit(buckets(), 1 << 16), SHORTENED_BYTES_MIN);
     }
 }

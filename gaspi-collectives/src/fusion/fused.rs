@@ -283,9 +283,20 @@ impl Fused {
     #[inline(never)]
     pub(super) fn start(&self, bucket: usize) -> Result<()> {
         let active = &self.shared.active;
-        let begins = self.turn(bucket).is_none_or(|turn| active.hand_over(turn));
-        let started = if begins { self.begin_bucket(bucket) } else { Ok(()) };
+        let waiting = self.turn(bucket).and_then(|turn| active.hand_over(turn));
+        let started = if waiting.is_none() { self.begin_bucket(bucket) } else { Ok(()) };
         active.begin_next();
+        if let Some(waiting) = waiting.filter(|_| active.turns.has_waiting()) {
+            let executor = &self.buckets[bucket].executor;
+            if self.options.background {
+                // What it waits for may be carried on by the program alone.
+                self.shared.notify_resting_background(executor);
+            }
+            if waiting == 1 {
+                // Threads that sleep look at it sooner than they meant to.
+                executor.channel.wake_waiters();
+            }
+        }
         self.tell();
         started
     }
@@ -484,6 +495,10 @@ impl TakesTurns for Fused {
 
     fn has_ended(&self, index: usize, step: u64) -> bool {
         self.ends.has_failed() || self.buckets[index].countdown.ended() >= step
+    }
+
+    fn give_up(&self, index: usize) {
+        self.bucket_ended(index, &Err(Error::NotInitialised));
     }
 }
 

@@ -5,10 +5,13 @@ use gaspi_collectives::fusion::handles as fused;
 use gaspi_core::sync::{Condvar, Mutex};
 use gaspi_core::{Config, Error, Rank, Result};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Elements of a tensor, a bucket of its own. More of them than may be under way at once.
 const COUNT: usize = 70_000;
 const TENSORS: usize = 32;
+/// How long a rank waits to be told of an end.
+const TOLD_LIMIT: Duration = Duration::from_secs(30);
 
 /// How a rank hears of ends.
 #[derive(Clone, Copy, Debug)]
@@ -246,8 +249,74 @@ fn a_rank_leaves_while_buckets_wait() {
     });
 }
 
+/// What has no room is begun though what is under way before ends by the program alone, which does
+/// nothing for that until it is told.
+fn a_bucket_begins_behind_others_that_only_the_program_carries_on() {
+    const OTHERS: usize = 4;
+    ranks::run(2, |rt| {
+        let me = rt.rank().index();
+        let options = Options { threshold: 0, background: false, ..Options::default() };
+        let (others, fusion) = (create(rt, &floats(&[COUNT; OTHERS]), &options), long(rt, 1));
+        let (tell, told) = std::sync::mpsc::channel();
+        let function = move |_: usize, outcome: Result<()>| {
+            let _ = tell.send(outcome);
+        };
+        fusion.on_end(Some(Arc::new(function))).expect("a function");
+        let data: Vec<_> = (0..=OTHERS).map(|t| contribution(me, t, 0, COUNT)).collect();
+        (0..OTHERS).for_each(|t| submit(&others, t, &data[t]));
+        submit(&fusion, 0, &data[OTHERS]);
+        told.recv_timeout(TOLD_LIMIT).expect("it is told").expect("no error");
+        assert_eq!(wait(&fusion, 0, COUNT), sum(2, OTHERS, 0, COUNT));
+        for t in 0..OTHERS {
+            assert_eq!(wait(&others, t, COUNT), sum(2, t, 0, COUNT));
+        }
+        fusion.on_end(None).expect("no function");
+    });
+}
+
+/// All are told that their rank has left: those that are under way, and those that wait.
+fn a_function_is_told_of_what_waits_when_its_rank_leaves() {
+    let (pending, parted) = (ranks::Barrier::new(2), ranks::Barrier::new(2));
+    ranks::run_owned(2, &Config::default(), |rt| {
+        let fusion = long(&rt, TENSORS);
+        let (tell, told) = std::sync::mpsc::channel();
+        let function = move |bucket: usize, outcome: Result<()>| {
+            let _ = tell.send((bucket, outcome.is_err()));
+        };
+        fusion.on_end(Some(Arc::new(function))).expect("a function");
+        if rt.rank() == Rank(0) {
+            (0..TENSORS).for_each(|t| submit(&fusion, t, &contribution(0, t, 0, COUNT)));
+        }
+        pending.wait();
+        rt.term(LIMIT).expect("term");
+        if rt.rank() == Rank(0) {
+            let one = |_| told.recv_timeout(TOLD_LIMIT).expect("a bucket fails");
+            let mut failed: Vec<_> = (0..TENSORS).map(one).collect();
+            failed.sort_unstable();
+            let each = (0..TENSORS).map(|bucket| (bucket, true));
+            assert!(failed.into_iter().eq(each), "each is told once");
+        }
+        drop(fusion);
+        parted.wait();
+    });
+}
+
+/// Slots for messages between all members fit, however many there are.
+fn many_ranks_make_many_long_buckets() {
+    let (ranks, tensors, count) = (12, 64, 1 << 20);
+    ranks::run(ranks, |rt| {
+        let me = rt.rank().index();
+        let options = Options { threshold: 0, ..Options::default() };
+        let fusion = create(rt, &floats(&vec![count; tensors]), &options);
+        submit(&fusion, tensors - 1, &contribution(me, 1, 0, count));
+        assert_eq!(wait(&fusion, tensors - 1, count), sum(ranks as usize, 1, 0, count));
+    });
+}
+
 tests! {
     DEVICES:
+    a_bucket_begins_behind_others_that_only_the_program_carries_on,
+    a_function_is_told_of_what_waits_when_its_rank_leaves,
     buckets_in_any_order_are_waited_for,
     buckets_in_any_order_are_fetched,
     buckets_in_any_order_are_tested,
@@ -256,4 +325,6 @@ tests! {
     a_fused_buffer_is_freed_while_buckets_wait,
     a_rank_leaves_while_buckets_wait,
     a_death_ends_what_waits;
+    TCP:
+    many_ranks_make_many_long_buckets;
 }
