@@ -11,6 +11,7 @@ mod collectives;
 mod device_atomics;
 mod device_channels;
 mod device_cuts;
+mod device_deaths;
 mod device_faults;
 mod device_only;
 mod device_order;
@@ -51,6 +52,7 @@ fn main() -> std::process::ExitCode {
         device_atomics::tests(),
         device_channels::tests(),
         device_cuts::tests(),
+        device_deaths::tests(),
         device_faults::tests(),
         device_only::tests(),
         device_order::tests(),
