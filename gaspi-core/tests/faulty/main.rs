@@ -147,6 +147,44 @@ fn cuts_lose_nothing_that_devices_carry() {
     seeds(2).for_each(|seed| load(seed, Nodes::Verbs, 3, Faults { cut_rounds: 5, ..DELAYS }));
 }
 
+/// Nothing is asked meanwhile: it is no failure of a pair, nor is one made again.
+fn pairs_go_with_the_connection_that_they_were_made_by() {
+    let network = Network::new(1, Faults::default());
+    let (both, segment, queue) = (Barrier::new(2), SegmentId(0), QueueId(0));
+    let job = |id: &str, rank| {
+        let mut job = Nodes::Verbs.job(id, rank, 2).via_proxy(network.proxy(rank));
+        job.device.messages = MessageCarrier::Tcp;
+        job
+    };
+    run_jobs(2, &Config::default(), job, |rt| {
+        let peer = Rank(1 - rt.rank().0);
+        rt.segment_create(segment, 64, GroupId::ALL, LIMIT, Init::Zeroed).expect("create");
+        let begun = Instant::now();
+        for up in [1, 0, 1] {
+            both.wait();
+            if up == 0 && rt.rank() == Rank(0) {
+                network.cut_all();
+            }
+            while rt.pairs().map(|pairs| pairs.up) != Some(up) {
+                assert!(begun.elapsed() < Duration::from_secs(30), "{:?}, not {up}", rt.pairs());
+                if up == 0 {
+                    std::thread::yield_now();
+                } else if rt.notify(peer, segment, NotificationId(0), 1, queue, LIMIT).is_err()
+                    || rt.wait(queue, LIMIT).is_err()
+                {
+                    // The connection may not have come back.
+                    rt.queue_purge(queue, LIMIT).expect("purge");
+                }
+            }
+            if up == 0 {
+                assert_eq!(rt.pairs().map(|pairs| pairs.failed), Some(0));
+            }
+        }
+        both.wait();
+        rt.term(LIMIT).expect("term");
+    });
+}
+
 fn cuts_lose_nothing_silently_and_kill_nobody() {
     seeds(2).for_each(|seed| load(seed, Nodes::Each, 3, CUTS));
 }
@@ -523,7 +561,8 @@ tests! {
         whoever_answers_to_nothing_but_the_kernel_lives,
         deaths_are_known_and_harm_nobody_else;
     VERBS:
-        cuts_lose_nothing_that_devices_carry;
+        cuts_lose_nothing_that_devices_carry,
+        pairs_go_with_the_connection_that_they_were_made_by;
     MIXED:
         delays_change_nothing_where_links_are_mixed,
         cuts_lose_nothing_silently_where_links_are_mixed,

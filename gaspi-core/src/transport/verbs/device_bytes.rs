@@ -274,7 +274,7 @@ impl Verbs<'_> {
             if failed && !(state.pairing.is_up() && waits) {
                 continue;
             }
-            if state.pairing.is_up() && attempt <= lane.shown.attempts.lost() {
+            if state.pairing.is_up() && lane.shown.attempts.is_lost(attempt) {
                 // It went with an earlier connection, and is about to be taken down.
                 self.stream.connections.note_news();
             } else if state.pairing.is_up() {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::ids::QueueId;
+use crate::transport::verbs::shown::Attempts;
 use proptest::prelude::*;
 use std::collections::VecDeque;
 
@@ -24,8 +25,9 @@ struct Side {
     sends: VecDeque<Told>,
     /// Whether its connection is gone, and it does not know yet.
     is_cut: bool,
-    /// Up to which attempt a loss is known that has not been carried out.
-    lost: Option<u32>,
+    /// What threads without the lock know, and whether a loss has not been carried out.
+    attempts: Attempts,
+    has_lost: bool,
     /// Whether no end can be made.
     has_none: bool,
 }
@@ -50,6 +52,7 @@ impl Side {
 
     fn carry_out(&mut self, steps: Vec<Step>) {
         self.carry_out_all(steps);
+        self.attempts.note(self.state.attempt());
         if self.is_cut {
             self.sends.clear();
         }
@@ -114,12 +117,13 @@ impl Side {
     fn note_loss(&mut self) {
         self.sends.clear();
         self.is_cut = false;
-        self.lost = Some(self.state.attempt());
+        self.attempts.lose();
+        self.has_lost = true;
     }
 
     /// Takes down what was lost before, and nothing that was begun since.
     fn take_down_lost(&mut self) {
-        if self.lost.take().is_some_and(|lost| self.state.attempt() <= lost) {
+        if std::mem::take(&mut self.has_lost) && self.attempts.is_lost(self.state.attempt()) {
             let steps = self.state.reset("lost");
             self.carry_out(steps);
         }
@@ -251,6 +255,16 @@ fn a_loss_that_is_carried_out_late_leaves_a_pair_made_since() {
     sides[0].take_down_lost();
     exchange(&mut sides);
     assert!(sides.iter().all(|side| side.state.is_up()), "the pair was made since");
+}
+
+#[test]
+fn a_pair_goes_with_the_connection_that_it_was_made_by() {
+    let mut sides = both_up();
+    sides[0].note_loss();
+    sides[0].take_down_lost();
+    assert_eq!(sides[0].end, None);
+    exchange(&mut sides);
+    assert_eq!(sides[1].end, None, "it is told");
 }
 
 #[test]

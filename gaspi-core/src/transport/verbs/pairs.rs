@@ -157,7 +157,7 @@ impl Verbs<'_> {
     pub(super) fn stop_lost(self, peer: Rank) {
         for lane in self.table.used_with(peer) {
             let state = lane.lock();
-            if state.pairing.attempt() <= lane.shown.attempts.lost() {
+            if lane.shown.attempts.is_lost(state.pairing.attempt()) {
                 state.stop();
             }
         }
@@ -191,7 +191,7 @@ impl Verbs<'_> {
     pub(super) fn reset(self, peer: Rank, tells: bool) {
         let lives = self.up.ranks().check_alive(peer, "a request").is_ok();
         for lane in self.table.used_with(peer) {
-            if lives && lane.lock().pairing.attempt() > lane.shown.attempts.lost() {
+            if lives && !lane.shown.attempts.is_lost(lane.lock().pairing.attempt()) {
                 continue;
             }
             self.reset_lane(lane, tells && lives);

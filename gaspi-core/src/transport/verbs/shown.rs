@@ -29,9 +29,14 @@ impl Attempts {
         self.lost.fetch_max(self.last.load(Ordering::SeqCst), Ordering::SeqCst);
     }
 
-    /// Up to which attempt all have been lost with their connection.
-    pub(super) fn lost(&self) -> u32 {
-        self.lost.load(Ordering::SeqCst)
+    /// An attempt is noted, before the peer can hear of it.
+    pub(super) fn note(&self, attempt: u32) {
+        self.last.store(attempt, Ordering::SeqCst);
+    }
+
+    /// Whether this attempt went with a connection that was lost: those begun since did not.
+    pub(super) fn is_lost(&self, attempt: u32) -> bool {
+        attempt <= self.lost.load(Ordering::SeqCst)
     }
 }
 
@@ -53,7 +58,7 @@ impl Shown {
     /// Counts a lane, whose lock the caller holds, as its pair is now, and notes its attempt. Lanes
     /// of messages are counted besides; `kind` is that of the words.
     pub(super) fn show(&self, pairing: &PairState, words: &PairWords, messages: bool, kind: u32) {
-        self.attempts.last.store(pairing.attempt(), Ordering::SeqCst);
+        self.attempts.note(pairing.attempt());
         let now = match (pairing.is_up(), pairing.is_being_made()) {
             (true, _) => UP,
             (_, true) => BEING_MADE,
