@@ -5,7 +5,8 @@ use crate::bootstrap::Job;
 use crate::config::Config;
 use crate::ids::{GroupId, Rank};
 use crate::runtime::{PendingInit, Runtime};
-use crate::sync::Ordering;
+use crate::sync::arrival_slot::Poll;
+use crate::sync::{AtomicU64, Ordering};
 use crate::timeout::Timeout;
 use crate::transport::shm::area::wake_kind;
 use std::sync::Barrier;
@@ -114,4 +115,58 @@ fn what_takes_a_passive_message_back_keeps_behind_it() {
     use crate::wire::message::Message;
     assert!(belongs_to_data(&Message::Withhold { request: 1 }));
     assert!(!belongs_to_data(&Message::Kill));
+}
+
+/// What a member has told of its data by leaders counts, whatever it says to this rank itself.
+#[test]
+fn the_line_of_a_member_counts_though_it_cannot_send_to_this_rank() {
+    // Two of each node.
+    const RANKS: u16 = 4;
+    const STEPS: u64 = 10_000;
+    let all = Barrier::new(RANKS.into());
+    let [checked, wrong] = [const { AtomicU64::new(0) }; 2];
+    let key = CallKey {
+        kind: CallKind::Allreduce,
+        arguments: 1,
+        signature: CallKind::Allreduce.signature(1),
+        describe: |signature| format!("test call {signature}"),
+    };
+    let run = |rank: u16| {
+        let job = Job::in_process("lines", Rank(rank), RANKS.into()).on_node((rank % 2).into());
+        let runtime = PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap();
+        let mut call = runtime.group_call(GroupId::ALL, key).unwrap();
+        let words = |of: u16, step: u64| step << 16 | u64::from(of) + 1;
+        for _ in 0..STEPS {
+            let step = call.step() + 1;
+            call.arrive(&[words(rank, step)]);
+            call.await_all(LIMIT.deadline()).unwrap();
+            // Nobody goes on meanwhile.
+            all.wait();
+            for of in (0..RANKS).filter(|of| of % 2 != rank % 2) {
+                let (member, told) = (usize::from(of), words(of, step));
+                let slot = call.slot(member, step);
+                // Else somebody has lost patience with the leaders.
+                if slot.poll(step) == Poll::Missing {
+                    slot.publish(step, CallKind::CannotSend as u64, &[0]);
+                    let is_wrong = call.payload(member, step)[0] != told;
+                    wrong.fetch_add(is_wrong.into(), Ordering::Relaxed);
+                    checked.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            all.wait();
+            if checked.load(Ordering::Relaxed) > 0 {
+                break;
+            }
+            all.wait();
+        }
+        call.finish();
+        runtime.barrier(GroupId::ALL, LIMIT).unwrap();
+        runtime.term(LIMIT).unwrap();
+    };
+    std::thread::scope(|scope| {
+        let run = &run;
+        (0..RANKS).for_each(|rank| drop(scope.spawn(move || run(rank))));
+    });
+    assert_ne!(checked.into_inner(), 0, "no step has gone by leaders alone");
+    assert_eq!(wrong.into_inner(), 0, "data of the slot, which has none");
 }
