@@ -135,7 +135,7 @@ fn the_line_of_a_member_counts_though_it_cannot_send_to_this_rank() {
         let job = Job::in_process("lines", Rank(rank), RANKS.into()).on_node((rank % 2).into());
         let runtime = PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap();
         let mut call = runtime.group_call(GroupId::ALL, key).unwrap();
-        let words = |of: u16, step: u64| step << 16 | u64::from(of) + 1;
+        let words = |of: u16, step: u64| (step << 16) | (u64::from(of) + 1);
         for _ in 0..STEPS {
             let step = call.step() + 1;
             call.arrive(&[words(rank, step)]);
