@@ -161,6 +161,8 @@ impl Sockets for Tcp<'_> {
         receiver.flush_acks(*self, Flush::Awaited);
         // Those for which nobody waits go along with the next post, if there is one soon.
         receiver.flush_acks(*self, Flush::Undelayed { tick: true });
+        // The thread need not tick for these: this one sends what is left.
+        endpoints.polling.set_acks_delayed(false);
         let limit = if receiver.has_unsent_acks() { limit.min(ACKS_HELD_MAX) } else { limit };
         let all = receiver.rejoin_epoll(endpoints);
         endpoints.polling.set_sleeper(true);

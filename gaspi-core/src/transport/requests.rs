@@ -2,7 +2,7 @@
 //! once, by its answer or by the end of the connection that it travels on.
 
 use crate::error::Result;
-use crate::ids::{NotificationId, Rank, SegmentId};
+use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::segment::Segment;
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::transport::numbers::NumberMap;
@@ -176,6 +176,24 @@ impl PendingRequests {
             }
             _ => None,
         }
+    }
+
+    /// Where answers to the gets of a queue go.
+    pub(in crate::transport) fn targets_of(&self, queue: QueueId) -> Vec<Arc<Segment>> {
+        let asked = self.asked.lock();
+        let of_it = asked.values().filter_map(|asked| match &asked.request {
+            Request::Get { stream, get_target } if stream.queue == queue => {
+                Some(&get_target.segment)
+            }
+            _ => None,
+        });
+        let mut targets: Vec<Arc<Segment>> = Vec::new();
+        for segment in of_it {
+            if !targets.iter().any(|known| Arc::ptr_eq(known, segment)) {
+                targets.push(Arc::clone(segment));
+            }
+        }
+        targets
     }
 
     /// Keeps a call whose timeout ran out, to be continued.

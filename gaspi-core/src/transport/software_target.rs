@@ -88,14 +88,6 @@ impl IncomingBody {
         matches!(&self.sink, Sink::Put { put, .. } if put.stream.queue == CHANNELS)
     }
 
-    /// Whether its place still serves the same purpose. The caller holds the lock of the segment.
-    pub(crate) fn is_current(&self) -> bool {
-        match &self.sink {
-            Sink::Put { segment, put } => is_current(segment, put),
-            _ => true,
-        }
-    }
-
     /// So many bytes of it have come.
     pub(crate) fn advance(&mut self, bytes: u64) {
         self.offset += bytes;
@@ -267,11 +259,21 @@ impl<'a> SoftwareTarget<'a> {
         }
     }
 
+    /// Whether its place still serves the same purpose. The caller holds the lock of the segment, for
+    /// which a purge waits.
+    pub(crate) fn is_current(self, body: &IncomingBody) -> bool {
+        match &body.sink {
+            Sink::Put { segment, put } => is_current(segment, put),
+            Sink::Get { stream, .. } => self.up.expects(*stream),
+            Sink::Refuse { .. } | Sink::Nobody => true,
+        }
+    }
+
     /// Puts payload that came along with its frame into its place.
     pub(crate) fn store(self, body: &mut IncomingBody, bytes: &[u8]) {
         if let Some(segment) = self.wanted(body) {
             let accepts = segment.accept();
-            if *accepts && body.is_current() {
+            if *accepts && self.is_current(body) {
                 let to = segment.pointer().wrapping_add(body.offset as usize);
                 if let (8, true) = (bytes.len(), to.cast::<u64>().is_aligned()) {
                     // As one word, since programs look at it as one.
@@ -305,13 +307,17 @@ impl<'a> SoftwareTarget<'a> {
                 }
             }
             Sink::Get { request, stream, get_target } => {
+                // A purge waits for this lock, as long as the request is under way.
+                let accepts = get_target.segment.accept();
+                let is_asked = self.requests.get_target(request, peer).is_some();
+                let expected = is_asked && self.up.expects(stream);
+                if let Some((segment, id)) = get_target.notify.as_ref().filter(|_| expected) {
+                    slots::set(segment.notification(id.index()), 1);
+                }
+                drop(accepts);
                 let Some(request) = self.requests.answered(request, peer) else {
                     return Action::Nothing;
                 };
-                let expected = self.up.expects(stream);
-                if let Some((segment, id)) = get_target.notify.filter(|_| expected) {
-                    slots::set(segment.notification(id.index()), 1);
-                }
                 finish(self.up, peer, request, Ok(0));
                 Action::Answered
             }

@@ -170,6 +170,30 @@ fn a_passive_send_that_timed_out_continues_and_can_be_purged() {
     });
 }
 
+/// Neither a passive message that nobody has received is lost with its connection, nor does it come
+/// twice.
+fn a_disconnect_waits_for_a_passive_send() {
+    run(2, |rt| {
+        rt.segment_alloc(S0, 64, Init::Zeroed).expect("alloc");
+        if rt.rank() == Rank(0) {
+            let send = |timeout| rt.passive_send(S0, 0, Rank(1), 8, timeout);
+            put_u64(rt, S0, 0, 1);
+            assert!(send(Timeout::Millis(20)).expect_err("nobody").is_timeout());
+            // It needs no connection where the ranks share memory.
+            let outcome = rt.disconnect(Rank(1), Timeout::Millis(20));
+            assert!(matches!(outcome, Ok(()) | Err(Error::Timeout { .. })), "{outcome:?}");
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            send(LIMIT).expect("continued");
+            rt.disconnect(Rank(1), LIMIT).expect("disconnect");
+        } else {
+            rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+            assert_eq!(rt.passive_receive(S0, 0, 8, LIMIT), Ok(Rank(0)));
+        }
+        rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
+        fails!(rt.passive_receive(S0, 0, 8, Timeout::Test), Error::Timeout { .. });
+    });
+}
+
 fn groups_commit_among_their_members_and_ids_are_reused() {
     run(5, |rt| {
         let me = rt.rank().0;
@@ -311,6 +335,7 @@ tests! {
         a_queue_takes_exactly_its_size,
         passive_messages_go_round,
         a_passive_send_that_timed_out_continues_and_can_be_purged,
+        a_disconnect_waits_for_a_passive_send,
         groups_commit_among_their_members_and_ids_are_reused,
         differing_lists_are_an_error_on_all,
         different_collectives_are_an_error_on_all,

@@ -178,6 +178,20 @@ fn who_sleeps_after_lively_traffic_is_woken_and_relieves_the_progress_thread() {
 }
 
 #[test]
+fn the_thread_does_not_tick_for_acknowledgements_that_a_sleeper_sends() {
+    let [a, b] = ranks("delayed");
+    std::thread::scope(|scope| {
+        // As a wait before has left it.
+        endpoints(&b).polling.set_acks_delayed(true);
+        let sleeper = scope.spawn(|| hear(&b));
+        await_that("a caller sleeps", || endpoints(&b).polling.has_sleeper());
+        await_that("nothing is left to the thread", || !endpoints(&b).polling.needs_timer());
+        tell(&a, &b);
+        sleeper.join().expect("it is woken");
+    });
+}
+
+#[test]
 fn who_finds_the_sockets_taken_and_sleeps_elsewhere_has_them_looked_after() {
     let [a, b] = ranks("elsewhere");
     for _ in 0..5 {

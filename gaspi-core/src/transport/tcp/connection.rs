@@ -474,9 +474,9 @@ impl Connection {
     }
 
     /// Says that this rank asks for nothing more, unless something is under way; whether it did.
-    pub(crate) fn release(&self, poll: &Epoll) -> bool {
+    pub(crate) fn release(&self, poll: &Epoll, awaits_answers: impl FnOnce() -> bool) -> bool {
         let mut out = self.out();
-        if !out.asks_nothing() {
+        if !out.asks_nothing() || awaits_answers() {
             return false;
         }
         out.usage.release();

@@ -273,6 +273,12 @@ impl Connections {
         self.active[rank.index()].lock()
     }
 
+    /// Those with ranks of other nodes that have no socket yet.
+    pub(super) fn being_made(&self) -> Vec<Arc<Connection>> {
+        let active = self.active.iter().filter_map(|active| active.lock().clone());
+        active.filter(|connection| connection.fd().is_none()).collect()
+    }
+
     /// Nothing more is asked for on a connection, but on another one with the same peer if there is
     /// one on which the peer has said something: else it may have given it up for the one that it
     /// took.

@@ -322,7 +322,11 @@ impl EndpointTable {
     /// requests are under way, or it is being made.
     pub(crate) fn release_connection(&self, up: &dyn Upcalls, rank: Rank) -> bool {
         let Some(connection) = self.connections.active(rank).clone() else { return true };
+        let awaits_answers = || self.requests.has_any_on(connection.token);
         if connection.local {
+            if awaits_answers() || !connection.is_drained() {
+                return false;
+            }
             self.drop_connection(up, &connection);
             return true;
         }
@@ -334,7 +338,7 @@ impl EndpointTable {
             // With the connection the news of the peer's end would go.
             return false;
         }
-        let released = connection.release(&self.sets.data);
+        let released = connection.release(&self.sets.data, awaits_answers);
         if released {
             self.connections.use_another(rank, &connection);
         }
@@ -405,3 +409,6 @@ impl EndpointTable {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -432,7 +432,7 @@ impl Receiver {
             Some(segment) => {
                 let accepts = segment.accept();
                 let pointer = segment.pointer().wrapping_add(body.offset as usize);
-                ((*accepts && body.is_current()).then_some(accepts), pointer)
+                ((*accepts && tcp.target().is_current(body)).then_some(accepts), pointer)
             }
             None => (None, std::ptr::null_mut()),
         };

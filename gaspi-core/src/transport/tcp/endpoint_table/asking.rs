@@ -37,7 +37,9 @@ impl EndpointTable {
     /// not begun to be sent are forgotten. Else a program that purges again and again while its
     /// peer is slow would have them all sent, and kept in memory until then.
     pub(crate) fn purge(&self, up: &dyn Upcalls, queue: QueueId, generation: u32) {
-        for connection in self.connections.where_peer(|_| true) {
+        let writes = self.requests.targets_of(queue);
+        let open = self.connections.where_peer(|_| true);
+        for connection in open.into_iter().chain(self.connections.being_made()) {
             let Some(peer) = connection.peer().map(Rank) else { continue };
             let dropped = connection.drop_purged(&self.sets.data, queue, generation);
             if dropped.is_empty() {
@@ -53,6 +55,10 @@ impl EndpointTable {
                 }
             }
             self.let_go(up, &connection);
+        }
+        for segment in writes {
+            // Data that is just being received there: what comes later is not expected any more.
+            drop(segment.accept());
         }
     }
 
