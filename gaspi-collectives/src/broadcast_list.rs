@@ -240,8 +240,11 @@ unsafe fn start_parts(
         match (&mut started, begun) {
             (None, begun) => started = Some(begun?),
             (Some(started), Ok(begun)) => started.append(begun),
-            // Those before have failed, and tell why.
-            (Some(_), Err(_)) => break,
+            // Those before may have ended well.
+            (Some(started), Err(error)) => {
+                started.fail(error);
+                break;
+            }
         }
     }
     started.ok_or(Error::NotInitialised)
@@ -292,9 +295,7 @@ unsafe fn start_part(
     let completion = Arc::new(terms.completion(signature, background));
     packed.pack();
     context.executor.start(&completion, &plan, &call.arithmetic(), buffers)?;
-    if background {
-        engine.shared.notify_background(&context.executor);
-    }
+    engine.shared.notify_started(&context.executor, background);
     Ok(Operation::new(completion, Arc::clone(&context.executor), None, packed))
 }
 

@@ -122,7 +122,7 @@ pub fn wait(rt: &Runtime, handle: Handle, timeout: Timeout) -> Result<()> {
 pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
     let engine = Engine::of(rt);
     let operation = engine.entry(handle.0)?;
-    if operation.completion.is_active() {
+    if operation.is_active() {
         return Err(misused(handle, "it is under way; wait for it, then free it"));
     }
     if engine.release(handle.0).is_some() && operation.is_prepared() {

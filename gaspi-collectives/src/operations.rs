@@ -89,9 +89,7 @@ pub(crate) unsafe fn start(
         engine.start_background_thread()?;
     }
     context.executor.start(&completion, &plan, &call.arithmetic(), buffers)?;
-    if request.background {
-        engine.shared.notify_background(&context.executor);
-    }
+    engine.shared.notify_started(&context.executor, request.background);
     Ok(Operation::new(completion, Arc::clone(&context.executor), None, packed))
 }
 

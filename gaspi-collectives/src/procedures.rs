@@ -55,6 +55,10 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
             return Err(Error::ActiveCollective { group, active });
         }
     };
+    if context.list.try_lock().is_none_or(|interrupted| interrupted.is_some()) {
+        let active = "a broadcast of a list".to_owned();
+        return Err(Error::ActiveCollective { group, active });
+    }
     let call = CheckedRequest::new(engine, request, &context.executor)?;
     let plan = call.cached_plan(engine, &context)?;
     let signature = call.signature(&plan);

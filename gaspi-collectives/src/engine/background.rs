@@ -8,7 +8,7 @@ use gaspi_core::os::process;
 use gaspi_core::{Deadline, Error, Result};
 
 use super::{Engine, Shared, TellsEnds, given_up};
-use crate::exec::executor::{Driver, Executor};
+use crate::exec::executor::{self, Driver, Executor};
 use crate::exec::turns;
 
 /// How long the background waits on a channel before it checks for other work.
@@ -48,6 +48,15 @@ impl Shared {
         self.end_rest();
         // It may be waiting for something else.
         executor.channel.wake_waiters();
+    }
+
+    /// Has an operation driven that was started and not looked at: by the thread, if it is one of
+    /// the background, and by threads that wait for others and sleep.
+    pub(crate) fn notify_started(&self, executor: &Executor, background: bool) {
+        match background {
+            true => self.notify_background(executor),
+            false => executor.channel.wake_waiters(),
+        }
     }
 
     fn end_rest(&self) {
@@ -176,6 +185,7 @@ impl Shared {
 
     /// The loop of the background thread.
     fn run_background(&self) {
+        executor::become_library_thread();
         let mut looked = Instant::now();
         let mut rests = 0;
         while !self.ending.load(Ordering::Acquire) {

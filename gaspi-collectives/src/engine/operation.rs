@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use gaspi_core::sync::Mutex;
-use gaspi_core::{Deadline, DeviceBuffer, Result};
+use gaspi_core::{Deadline, DeviceBuffer, Error, Result};
 
 use super::Shared;
 use crate::exec::buffers::{Arithmetic, Buffers};
@@ -43,6 +43,8 @@ pub(crate) struct Operation {
     unpacks: bool,
     /// Operations that were started behind it and belong to it.
     rest: Vec<Operation>,
+    /// Why one that belongs to it could not be started.
+    not_started: Option<Error>,
 }
 
 impl Drop for Operation {
@@ -63,7 +65,12 @@ impl Operation {
     ) -> Operation {
         let unpacks = packed.has_output();
         let (packed, rest) = (Mutex::new(packed), Vec::new());
-        Operation { completion, executor, repeat, packed, unpacks, rest }
+        Operation { completion, executor, repeat, packed, unpacks, rest, not_started: None }
+    }
+
+    /// What belongs to it behind this could not be started: it fails when the rest has ended.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.not_started = Some(error);
     }
 
     /// Makes one that was started behind it a part of it.
@@ -99,8 +106,8 @@ impl Operation {
         }
         packed.pack();
         let started = self.executor.start(&self.completion, plan, arithmetic, *buffers);
-        if started.is_ok() && self.completion.background {
-            shared.notify_background(&self.executor);
+        if started.is_ok() {
+            shared.notify_started(&self.executor, self.completion.background);
         }
         Ok(started)
     }
@@ -120,7 +127,7 @@ impl Operation {
             let waited = part.wait_for_own(shared, deadline);
             outcome = if timed_out(&waited) { waited } else { outcome.and(waited) };
         }
-        outcome
+        outcome.and(self.not_started.clone().map_or(Ok(()), Err))
     }
 
     /// Does so for all but the rest.

@@ -134,12 +134,15 @@ impl ActiveExecutors {
             has_idle |= executor.active() == 0;
             look(executor)
         };
-        let mut found = self.list.read().iter().find_map(&mut look);
+        // Held until the newcomers have been looked at: nobody becomes one of the list meanwhile.
+        let list = self.list.read();
+        let mut found = list.iter().find_map(&mut look);
         if found.is_none() && has_newcomers() {
             // Another thread drives the list.
             let newcomers = self.newcomers.lock().clone();
             found = newcomers.iter().find_map(&mut look);
         }
+        drop(list);
         if has_idle {
             self.sweep();
         }

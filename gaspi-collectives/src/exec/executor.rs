@@ -9,6 +9,7 @@
 //! other's buffers, the operation stays active until no member does so any more.
 
 use gaspi_core::sync::{Mutex, MutexGuard};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -39,6 +40,20 @@ pub(crate) enum Driver {
     Other,
     /// The background thread of the library.
     Background,
+}
+
+thread_local! {
+    static IS_OF_LIBRARY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The calling thread is the background thread of the library from now on.
+pub(crate) fn become_library_thread() {
+    IS_OF_LIBRARY.set(true);
+}
+
+/// Whether it is, which also drives in functions of the program that it calls.
+fn is_library_thread() -> bool {
+    IS_OF_LIBRARY.get()
 }
 
 #[derive(Debug)]
@@ -340,7 +355,7 @@ impl Executor {
                 return;
             }
             let Some((_, task)) = state.queue.front_mut() else { return };
-            if driver == Driver::Background && task.is_private() {
+            if task.is_private() && (driver == Driver::Background || is_library_thread()) {
                 return;
             }
             match task.advance(&mut &self.channel, &mut state.counters) {

@@ -1,9 +1,11 @@
 //! Handles of operations: started, tested, waited for and freed by many, and misused.
 
 use super::{ALL, Memory, call, check_sum, ranks, ranks_below, sum_of_all};
-use gaspi_collectives::Request;
-use gaspi_collectives::algorithms::Collective;
-use gaspi_collectives::handles::{Handle, free, prepare, restart, start, test, wait};
+use gaspi_collectives::algorithms::{Algorithm, Collective};
+use gaspi_collectives::handles::{
+    Handle, free, prepare, restart, start, start_broadcast_list, test, wait,
+};
+use gaspi_collectives::{BroadcastList, DataType, Piece, Request};
 use gaspi_core::{Error, Rank, Runtime, State, Timeout};
 use std::sync::Barrier;
 
@@ -282,8 +284,41 @@ fn a_thread_that_opens_a_channel_carries_on_what_was_started() {
     });
 }
 
+/// One is under way until all its parts have ended.
+fn a_list_of_which_parts_are_under_way_is_not_freed() {
+    let meet = Barrier::new(2);
+    ranks::run(2, |rt| {
+        // Opens the channel, which holds less than all of it.
+        sum_of_all(rt, ALL, 3);
+        let mut memory = vec![vec![1_u8; 64 << 10]; 200];
+        let pieces = memory.iter_mut().map(|memory| {
+            let count = memory.len() as u64;
+            Piece { data: memory.as_mut_ptr(), count, ty: DataType::U8 }
+        });
+        let (pieces, algorithm) = (pieces.collect(), Some(Algorithm::BinomialTree));
+        let (root, background) = (Rank(0), false);
+        let list = BroadcastList { pieces, root, algorithm, mode: None, background };
+        if rt.rank() == Rank(1) {
+            meet.wait();
+        }
+        // SAFETY: the pieces live until it has ended.
+        let handle = unsafe { start_broadcast_list(rt, ALL, &list, ranks::LIMIT) }.expect("start");
+        if rt.rank() == Rank(0) {
+            // The first part needs nobody.
+            for _ in 0..3 {
+                assert!(!test(rt, handle).expect("test"));
+            }
+            let freed = free(rt, handle);
+            assert!(is_misuse(&freed), "{freed:?}");
+            meet.wait();
+        }
+        wait(rt, handle, ranks::LIMIT).expect("wait");
+    });
+}
+
 tests! {
     DEVICES:
+        a_list_of_which_parts_are_under_way_is_not_freed,
         many_prepared_operations_run_thousands_of_times,
         prepared_operations_give_back_what_they_take,
         what_is_under_way_cannot_be_freed_or_started_again,

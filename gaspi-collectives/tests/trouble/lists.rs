@@ -122,6 +122,10 @@ fn a_list_that_timed_out_goes_on_with_the_same_call() {
                     let mut others = Pieces::new(rt, &[3], root, round);
                     let other = run(rt, &others.list(root), Timeout::Test);
                     assert!(matches!(other, Err(Error::ActiveCollective { .. })), "{other:?}");
+                    let mut memory = Memory::new(rt.rank(), 5);
+                    let sum = memory.request(Collective::Allreduce, 5);
+                    let other = call(rt, ALL, &sum, Timeout::Test);
+                    assert!(matches!(other, Err(Error::ActiveCollective { .. })), "{other:?}");
                 }
                 assert!(outcome.is_err() || late != root, "nothing can have come");
             }
