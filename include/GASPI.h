@@ -71,7 +71,8 @@ gaspi_return_t gaspi_proc_init(gaspi_timeout_t timeout);
 
 /**
  * Leaves the job: completes what was posted, frees segments, groups and connections. Local; other
- * ranks keep working. gaspi_proc_init may be called again afterwards.
+ * ranks keep working. gaspi_proc_init may be called again afterwards. A gaspi_proc_init that has
+ * timed out is given up.
  * @return GASPI_SUCCESS, GASPI_TIMEOUT
  */
 gaspi_return_t gaspi_proc_term(gaspi_timeout_t timeout);
@@ -564,7 +565,8 @@ gaspi_return_t gaspi_allreduce(gaspi_pointer_t buffer_send, gaspi_pointer_t buff
 /**
  * gaspi_allreduce with an operation and elements of the program.
  * @param num               elements
- * @param element_size      bytes of one; `num` of them at most gaspi_allreduce_buf_size
+ * @param element_size      bytes of one, at most 16384; `num` of them at most
+ *                          gaspi_allreduce_buf_size
  * @param reduce_operation  called in this thread
  * @param reduce_state      handed to it; may be NULL
  * @return as gaspi_allreduce; GASPI_ERR_INV_SIZE; GASPI_ERROR if the operation of a member failed

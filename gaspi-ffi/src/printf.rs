@@ -13,11 +13,14 @@ use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 /// Where `gaspi_logger` listens.
 const PORT: u16 = 17825;
 /// Bytes of the largest datagram, its opening included.
 const DATAGRAM_BYTES: usize = 1024;
+/// After so long a host that had no address is asked for again.
+const ASKED_AGAIN: Duration = Duration::from_secs(10);
 
 unsafe extern "C" {
     /// Defined in printf.c; variadic, reached by a jump only.
@@ -135,20 +138,29 @@ fn datagram(host: &str, rank: u16, local_rank: u16, text: &[u8]) -> Vec<u8> {
     datagram
 }
 
-/// The address of a host, asked for once.
+/// The address of a host, asked for once; again after a while if there was none.
 fn resolve(host: &str) -> Option<IpAddr> {
-    static KNOWN: Mutex<Option<HashMap<String, Option<IpAddr>>>> = Mutex::new(None);
+    static KNOWN: Mutex<Option<HashMap<String, (Option<IpAddr>, Instant)>>> = Mutex::new(None);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(&address) = known().get_or_insert_default().get(host) {
+    if let Some((address, since)) = known().get_or_insert_default().get(host).copied()
+        && (address.is_some() || since.elapsed() < ASKED_AGAIN)
+    {
         return address;
     }
     // Outside of the lock: a name server may take its time.
-    let mut addresses: Vec<IpAddr> =
-        (host, PORT).to_socket_addrs().map_or(vec![], |found| found.map(|a| a.ip()).collect());
+    let mut addresses: Vec<IpAddr> = (bare_name(host), PORT)
+        .to_socket_addrs()
+        .map_or(vec![], |found| found.map(|a| a.ip()).collect());
     addresses.sort_by_key(IpAddr::is_ipv6);
     let address = addresses.first().copied();
-    known().get_or_insert_default().insert(host.to_owned(), address);
+    known().get_or_insert_default().insert(host.to_owned(), (address, Instant::now()));
     address
+}
+
+/// The name or address in what gaspi_run was given for a host: USER@HOST, or [ADDRESS].
+fn bare_name(host: &str) -> &str {
+    let name = host.rsplit_once('@').map_or(host, |(_, name)| name);
+    name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name)
 }
 
 #[cfg(test)]
@@ -174,5 +186,15 @@ mod tests {
         assert_eq!(resolve("127.0.0.1"), Some(Ipv4Addr::LOCALHOST.into()));
         assert_eq!(resolve("127.0.0.1"), Some(Ipv4Addr::LOCALHOST.into()));
         assert_eq!(resolve("no such host"), None);
+    }
+
+    #[test]
+    fn hosts_are_found_as_they_were_given_to_the_launcher() {
+        for host in ["127.0.0.1", "me@127.0.0.1"] {
+            assert_eq!(resolve(host), Some(Ipv4Addr::LOCALHOST.into()), "{host}");
+        }
+        for host in ["::1", "[::1]", "me@[::1]"] {
+            assert_eq!(resolve(host), Some(Ipv6Addr::LOCALHOST.into()), "{host}");
+        }
     }
 }

@@ -127,7 +127,13 @@ procedures! {
         let _uncancelled = cancel::hold_off();
         runtime::refuse_fork()?;
         gaspi_core::outside_callback("proc_term")?;
-        let _lifecycle = lifecycle()?;
+        let mut pending = lifecycle()?;
+        if pending.take().is_some() {
+            // A gaspi_proc_init that timed out is given up.
+            runtime::engage(false);
+            logging::identify(None);
+            return Ok(());
+        }
         let runtime = runtime::unlink()?;
         let counted = statistics::asked_for().then(|| statistics::summary(&runtime));
         match runtime.term(timeout(milliseconds)) {

@@ -67,7 +67,9 @@ impl Signals {
         let got = unsafe { libc::read(self.fd.as_raw_fd(), (&raw mut record).cast(), len) };
         (usize::try_from(got) == Ok(len)).then_some(Arrival {
             signal: record.ssi_signo as i32,
-            from_terminal: record.ssi_code == libc::SI_KERNEL,
+            // A hangup goes to the leader of the session alone.
+            from_terminal: record.ssi_code == libc::SI_KERNEL
+                && record.ssi_signo != libc::SIGHUP as u32,
         })
     }
 }

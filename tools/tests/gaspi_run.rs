@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 const RUN: &str = env!("CARGO_BIN_EXE_gaspi_run");
 
@@ -509,6 +509,23 @@ fn an_interrupt_from_the_terminal_arrives_once() {
     let outcome = run.finish().success();
     assert_eq!(outcome.stdout.matches("got INT").count(), 2, "{}", outcome.stdout);
     assert_eq!(outcome.stdout.matches("end").count(), 2, "{}", outcome.stdout);
+}
+
+#[test]
+fn a_terminal_that_goes_ends_the_ranks() {
+    let (mut run, _keyboard) = on_a_terminal("-n 2 sh -c 'echo of $PPID $$; exec sleep 1000'");
+    let lines = run.lines(2);
+    let pids: Vec<String> = lines
+        .iter()
+        .flat_map(|line| line.split_whitespace().skip(1).map(str::to_owned).collect::<Vec<_>>())
+        .collect();
+    assert_eq!(pids.len(), 4, "{lines:?}");
+    run.child.kill().expect("kill");
+    let begin = Instant::now();
+    while let Some(pid) = pids.iter().find(|pid| Path::new("/proc").join(pid).exists()) {
+        assert!(begin.elapsed() < GUARD, "process {pid} lives on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 #[test]
