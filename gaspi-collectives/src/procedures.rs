@@ -55,10 +55,7 @@ pub unsafe fn run(rt: &Runtime, group: GroupId, request: &Request, timeout: Time
             return Err(Error::ActiveCollective { group, active });
         }
     };
-    if context.list.try_lock().is_none_or(|interrupted| interrupted.is_some()) {
-        let active = "a broadcast of a list".to_owned();
-        return Err(Error::ActiveCollective { group, active });
-    }
+    context.check_no_list(group)?;
     let call = CheckedRequest::new(engine, request, &context.executor)?;
     let plan = call.cached_plan(engine, &context)?;
     let signature = call.signature(&plan);

@@ -140,7 +140,9 @@ fn datagram(host: &str, rank: u16, local_rank: u16, text: &[u8]) -> Vec<u8> {
 
 /// The address of a host, asked for once; again after a while if there was none.
 fn resolve(host: &str) -> Option<IpAddr> {
-    static KNOWN: Mutex<Option<HashMap<String, (Option<IpAddr>, Instant)>>> = Mutex::new(None);
+    /// What was found, and when.
+    type Found = (Option<IpAddr>, Instant);
+    static KNOWN: Mutex<Option<HashMap<String, Found>>> = Mutex::new(None);
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((address, since)) = known().get_or_insert_default().get(host).copied()
         && (address.is_some() || since.elapsed() < ASKED_AGAIN)

@@ -31,6 +31,22 @@ pub(crate) struct GroupContext {
     pub(crate) list: Mutex<Option<(u64, Operation)>>,
 }
 
+impl GroupContext {
+    /// That no broadcast of a list is under way, nor has one timed out.
+    ///
+    /// # Errors
+    /// [`Error::ActiveCollective`].
+    pub(crate) fn check_no_list(&self, group: GroupId) -> Result<()> {
+        match self.list.try_lock() {
+            Some(interrupted) if interrupted.is_none() => Ok(()),
+            _ => {
+                let active = "a broadcast of a list".to_owned();
+                Err(Error::ActiveCollective { group, active })
+            }
+        }
+    }
+}
+
 /// Contexts by group.
 #[derive(Debug)]
 pub(super) struct Contexts([Option<Arc<GroupContext>>; GROUPS]);

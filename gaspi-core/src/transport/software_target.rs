@@ -259,8 +259,8 @@ impl<'a> SoftwareTarget<'a> {
         }
     }
 
-    /// Whether its place still serves the same purpose. The caller holds the lock of the segment, for
-    /// which a purge waits.
+    /// Whether its place still serves the same purpose. The caller holds the lock of the segment,
+    /// for which a purge waits.
     pub(crate) fn is_current(self, body: &IncomingBody) -> bool {
         match &body.sink {
             Sink::Put { segment, put } => is_current(segment, put),
