@@ -3,6 +3,7 @@
  * A start that has timed out, since the other rank never comes, is given up by gaspi_proc_term:
  * then the configuration can be changed, and another job begun.
  */
+#define _GNU_SOURCE
 #include "check.h"
 
 #include <unistd.h>
