@@ -247,6 +247,30 @@ fn expect_reasons(outcome: &Outcome, but_of: &str) -> Result<()> {
     Ok(())
 }
 
+/// What a rank says whose connection cannot be made comes once it can be.
+#[test]
+fn an_arrival_without_descriptors_comes_later() -> Result<()> {
+    for ranks in [2, 5] {
+        let name = format!("met-{}-{ranks}", std::process::id());
+        let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        let outcome = Job::launched(ranks, &starved())?
+            .env("GASPI_TRANSPORT", "tcp")
+            .args(["meet", "1"])
+            .arg(&file)
+            .limit(Duration::from_secs(100))
+            .run()?
+            .success()?;
+        expect_no_deaths(&outcome)?;
+        std::fs::remove_file(&file)?;
+        let ended = lines(&outcome, "ended 1 ");
+        if ended.len() != 1 || ended[0].contains("well") || outcome.elapsed > START_LIMIT {
+            return Err(outcome.failure("the first barrier was to time out, the second one not"));
+        }
+        assert_eq!(lines(&outcome, "met ").len(), ranks as usize, "{}", outcome.stdout);
+    }
+    Ok(())
+}
+
 #[test]
 fn making_a_segment_without_descriptors_says_so_at_once() -> Result<()> {
     for transport in TRANSPORTS {

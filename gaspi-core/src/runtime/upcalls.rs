@@ -209,10 +209,14 @@ impl Upcalls for Inner {
         self.channels.lost(peer);
         self.ranks.wake_own();
         if answers {
-            self.resend(peer);
-            self.tell_closed_again(peer);
-            self.tell_losses(peer);
+            self.send_again(peer);
         }
+    }
+
+    fn send_again(&self, peer: Rank) {
+        self.resend(peer);
+        self.tell_closed_again(peer);
+        self.tell_losses(peer);
     }
 
     fn connected(&self, peer: Rank) {

@@ -158,6 +158,9 @@ pub(crate) trait Upcalls: Send + Sync {
     /// acknowledges is sent again.
     fn lost(&self, peer: Rank, answers: bool);
 
+    /// What nobody acknowledges may not have reached `peer`, which lives: it is sent again.
+    fn send_again(&self, peer: Rank);
+
     /// There is a connection with `peer`, of another node, on which requests go.
     fn connected(&self, peer: Rank);
 

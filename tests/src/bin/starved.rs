@@ -6,6 +6,9 @@
 //!   but 0) opens files until there is no descriptor left, and all make a segment together, or
 //!   commit a group, or each other rank registers a segment with RANK. Prints how each call ended,
 //!   and after how many milliseconds.
+//! - `meet RANK FILE`: all ranks disconnect from each other, RANK opens files until there is no
+//!   descriptor left, arrives at a barrier, closes them once that has timed out, makes FILE, for
+//!   which the others wait, and comes again. All print `met` behind the barrier.
 //! - `map RANK`: all ranks make a segment together, RANK allows itself no more addresses and writes
 //!   into the segment of the next rank, then allows itself all and does so again. Prints how each
 //!   write ended.
@@ -16,8 +19,9 @@
 //!   memory files of arenas it has mapped.
 
 use std::fs::File;
+use std::path::Path;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gaspi::collectives::{Operation, TypedRequest, prepare};
 use gaspi::{
@@ -40,11 +44,12 @@ fn main() -> ExitCode {
         ["sum"] => sum(&rank),
         ["map", who] => map(who),
         ["background", who] => background(who),
+        ["meet", who, file] => meet(who, file.as_ref()),
         [call, who] => starve(call, who),
         _ => {
             eprintln!(
                 "usage: starved init | sum | map|background RANK | \
-                 segment|commit|register RANK|all|rest"
+                 segment|commit|register RANK|all|rest | meet RANK FILE"
             );
             return ExitCode::from(2);
         }
@@ -155,6 +160,33 @@ fn background(who: &str) -> gaspi::Result<()> {
     rt.term(GUARD)
 }
 
+fn all_files() -> Vec<File> {
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+}
+
+fn meet(who: &str, file: &Path) -> gaspi::Result<()> {
+    let rt = join()?;
+    let me = rt.rank().0;
+    rt.barrier(GroupId::ALL, GUARD)?;
+    for other in (0..rt.size() as u16).filter(|other| *other != me) {
+        rt.disconnect(Rank(other), GUARD)?;
+    }
+    if who == me.to_string() {
+        let files = all_files();
+        // Long enough for attempts to connect to be given up.
+        let ended = rt.barrier(GroupId::ALL, Timeout::Millis(500));
+        drop(files);
+        File::create(file).expect("the file");
+        println!("ended {me} {}", ended.map_or_else(|error| error.to_string(), |()| "well".into()));
+    }
+    while !file.exists() {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    rt.barrier(GroupId::ALL, GUARD)?;
+    println!("met {me}");
+    rt.term(GUARD)
+}
+
 fn commit(rt: &Runtime) -> gaspi::Result<()> {
     let group = rt.group_create()?;
     for rank in 0..rt.size() {
@@ -168,12 +200,8 @@ fn starve(call: &str, who: &str) -> gaspi::Result<()> {
     let (me, own) = (rt.rank().0, SegmentId(1));
     rt.segment_alloc(own, BYTES, Init::Zeroed)?;
     rt.barrier(GroupId::ALL, GUARD)?;
-    let mut files = Vec::new();
-    if who == "all" || who == me.to_string() || (who == "rest" && me != 0) {
-        while let Ok(file) = File::open("/dev/null") {
-            files.push(file);
-        }
-    }
+    let poor = who == "all" || who == me.to_string() || (who == "rest" && me != 0);
+    let files = if poor { all_files() } else { Vec::new() };
     rt.barrier(GroupId::ALL, GUARD)?;
     let begin = Instant::now();
     let ended = match call {

@@ -18,6 +18,7 @@ mod attempt;
 mod conversation;
 mod dials;
 mod ends;
+mod giving_up;
 mod hosts;
 mod keepalive;
 mod news;
@@ -158,6 +159,10 @@ impl Connector {
                 }
                 _ if tcp.up.ranks().liveness(rank) != liveness::JOINED => {}
                 ConnectPurpose::Doubt => self.begin_since(tcp, rank, ConnectPurpose::Probe, since),
+                ConnectPurpose::Unsent if tcp.table.dialing.take_unsent(rank) => {
+                    tcp.up.send_again(rank);
+                }
+                ConnectPurpose::Unsent => {}
                 purpose => self.begin_since(tcp, rank, purpose, since),
             }
         }
@@ -281,11 +286,14 @@ impl Connector {
                 Ok(()) => return,
                 Err(error) => {
                     let refused = error.kind() == io::ErrorKind::ConnectionRefused;
+                    let rank = self.dials.get(id).map(|dial| dial.rank);
+                    let reached = rank.and_then(|rank| tcp.table.dialing.address(rank));
+                    let known = reached.is_some_and(|reached| reached.ip() == endpoint.ip());
                     if let Some(dial) = self.dials.get_mut(id) {
                         dial.refused &= refused;
                         dial.absent &= refused;
                         dial.answered |= refused;
-                        dial.lacking |= is_lack(&error);
+                        dial.lacking |= is_lack(&error, known);
                         let remedy = match error.raw_os_error() {
                             Some(libc::EMFILE) => " on this side; raise the limit with ulimit -n",
                             _ => "",
@@ -363,78 +371,6 @@ impl Connector {
         self.try_next(tcp, id, Instant::now());
     }
 
-    /// All addresses have been tried in vain.
-    fn give_up(&mut self, tcp: Tcp<'_>, id: u64) {
-        let Some(dial) = self.dials.remove(id) else { return };
-        let silent = self.is_silent(tcp, &dial);
-        let Dial { rank, purpose, since, ended, lacking, .. } = dial;
-        let reason = dial.failures.join("; ");
-        let probed = matches!(purpose, ConnectPurpose::Probe);
-        let patience = match purpose {
-            ConnectPurpose::Data(_) => tcp.table.identity.dead_after.max(TURNED_AWAY),
-            _ => tcp.table.identity.dead_after,
-        };
-        // Somebody else may have taken the ports of one that has refused before.
-        let refused = dial.refused || dial.absent && self.has_refused(rank);
-        let turned_away = ended && !refused && since.elapsed() < patience;
-        if refused {
-            // What the rank said before it closed has come, but may not have been heard.
-            self.hear_farewell(tcp, rank);
-            if self.leaves && (is_keepalive(&purpose) || probed && self.has_refused(rank)) {
-                return self.needs_not_hear(rank);
-            }
-        }
-        if turned_away || (probed && lacking) {
-            // Who ends closes what others have connected to before nobody listens any more; and who
-            // has too many unauthenticated peers at once turns some away. Nobody is dead because
-            // this side lacks descriptors.
-            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
-            return;
-        }
-        // It may be that of a connection which is about to be used.
-        let early = matches!(purpose, ConnectPurpose::Keepalive) && self.is_early(rank, since);
-        if refused && (early || tcp.table.connections.has(rank)) {
-            // Nobody listens any more; how its connections end tells whether it said goodbye.
-            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
-            return;
-        }
-        let asks = matches!(purpose, ConnectPurpose::Data(_)) || is_keepalive(&purpose);
-        if refused && asks && self.may_have_left(tcp, rank) {
-            log::trace!("{rank} on {} may have left: {reason}", tcp.up.ranks().host_of(rank));
-            self.find_out_later(rank, purpose, since);
-            return;
-        }
-        if refused && probed && self.waits_for_earlier(tcp, rank, since) {
-            return;
-        } else if refused || probed {
-            self.pass_on_death(tcp, rank);
-            tcp.unreachable(rank, &reason);
-        }
-        match purpose {
-            ConnectPurpose::Data(connection) => {
-                let host = tcp.up.ranks().host_of(rank);
-                if tcp.up.ranks().liveness(rank) == liveness::JOINED {
-                    log::warn!("connecting to {rank} on {host} failed: {reason}");
-                    tcp.table.dialing.set_last_error(rank, reason);
-                }
-                tcp.table.drop_connection(tcp.up, &connection);
-                if tcp.up.ranks().liveness(rank) == liveness::JOINED {
-                    // What waited on it will not arrive, though nobody has died.
-                    tcp.up.lost(rank, false);
-                }
-            }
-            ConnectPurpose::KeepaliveAgain if !refused && !ended && !lacking => {
-                self.fell_silent(tcp, rank);
-            }
-            // Its kernel answers.
-            ConnectPurpose::KeepaliveAgain if !lacking => self.watch_by_another(tcp, rank),
-            ConnectPurpose::KeepaliveAgain => self.watch_later(rank, GRACE),
-            ConnectPurpose::Keepalive if self.is_asked_again(tcp, rank, (since, silent)) => {}
-            ConnectPurpose::Keepalive => self.cannot_watch(tcp, rank, &reason),
-            _ => {}
-        }
-    }
-
     fn succeeded(&mut self, tcp: Tcp<'_>, id: u64, number: u64) {
         let Some(attempt) = self.dials.take_attempt(id, number) else { return };
         let Some(dial) = self.dials.remove(id) else { return };
@@ -463,7 +399,7 @@ impl Connector {
             ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => {
                 self.keep_watch(tcp, attempt.fd, rank);
             }
-            ConnectPurpose::Probe | ConnectPurpose::Doubt => {
+            ConnectPurpose::Probe | ConnectPurpose::Doubt | ConnectPurpose::Unsent => {
                 tcp.table.note_alive(tcp.up, rank);
                 // It may have been its keepalive connection that broke.
                 self.begin(tcp, rank, ConnectPurpose::Keepalive);

@@ -41,6 +41,8 @@ pub(crate) struct Connection {
     peer: AtomicU32,
     /// The peer asks for nothing more on it.
     released: AtomicBool,
+    /// It has been read to the end that the peer has made of it.
+    read_out: AtomicBool,
     /// How many connections with the peer this rank had lost before this one, and the peer.
     epoch: u64,
     epoch_of_peer: AtomicU64,
@@ -92,6 +94,7 @@ impl Connection {
             local,
             peer: AtomicU32::new(peer.into()),
             released: AtomicBool::new(false),
+            read_out: AtomicBool::new(false),
             epoch: 0,
             epoch_of_peer: AtomicU64::new(UNSAID),
             out: Mutex::default(),
@@ -140,6 +143,11 @@ impl Connection {
     /// Whether the peer asks for nothing more on it.
     pub(crate) fn is_released_by_peer(&self) -> bool {
         self.released.load(Ordering::Relaxed)
+    }
+
+    /// Nothing follows what has been received.
+    pub(crate) fn note_read_out(&self) {
+        self.read_out.store(true, Ordering::Relaxed);
     }
 
     /// How many connections with the peer this rank had lost before this one.
@@ -461,93 +469,6 @@ impl Connection {
         true
     }
 
-    /// Says goodbye behind all that has been sent so far.
-    pub(crate) fn say_goodbye(&self, poll: &Epoll) {
-        let mut out = self.out();
-        if out.usage.is_ending() {
-            return;
-        }
-        out.usage.begin_goodbye();
-        out.acks.hurry();
-        // Where it is broken there is nobody to tell.
-        let _ = self.flush_locked(poll, &mut out);
-    }
-
-    /// Says that this rank asks for nothing more, unless something is under way; whether it did.
-    pub(crate) fn release(&self, poll: &Epoll, awaits_answers: impl FnOnce() -> bool) -> bool {
-        let mut out = self.out();
-        if !out.asks_nothing() || awaits_answers() {
-            return false;
-        }
-        out.usage.release();
-        out.acks.hurry();
-        // Should it have broken, its end is dealt with like any other's.
-        let _ = self.send_locked(poll, &mut out, Outgoing::new(&Frame::Release));
-        true
-    }
-
-    /// Ends sending if nothing is under way, nor anything that awaits an answer; whether it did.
-    pub(crate) fn let_go(&self, poll: &Epoll, awaits_answers: impl FnOnce() -> bool) -> bool {
-        let mut out = self.out();
-        // With the lock, so that nothing is asked for in between.
-        if out.usage.is_ending() || !out.asks_nothing() || awaits_answers() {
-            return false;
-        }
-        out.usage.let_go();
-        // Where it is broken it ends anyway.
-        let _ = self.flush_locked(poll, &mut out);
-        true
-    }
-
-    /// Whether this rank may ask for more on it.
-    pub(crate) fn is_usable(&self) -> bool {
-        let out = self.out();
-        !out.usage.is_broken() && !out.usage.is_let_go()
-    }
-
-    /// Whether one of both sides has done with it, so that its end is no surprise.
-    pub(crate) fn is_over(&self) -> bool {
-        let out = self.out();
-        out.usage.is_over()
-    }
-
-    /// Ends the connection for both sides; gives the streams of puts that were not acknowledged.
-    pub(crate) fn shut_down(&self) -> Vec<(Stream, u32)> {
-        let mut out = self.out();
-        out.usage.forget();
-        // Behind that: a socket that comes later is found broken by whoever brings it.
-        if let Some(fd) = self.fd() {
-            socket::shut_down(fd);
-        }
-        out.give_up()
-    }
-
-    /// Whether this rank has asked for something on it, which may be late.
-    pub(crate) fn has_asked(&self) -> bool {
-        self.out().usage.has_asked()
-    }
-
-    /// Sends nothing more; gives the streams of puts that were not acknowledged. What the peer has
-    /// sent is still read, up to its end.
-    pub(crate) fn give_up(&self) -> Vec<(Stream, u32)> {
-        let mut out = self.out();
-        out.usage.note_broken();
-        if let Some(fd) = self.fd() {
-            socket::shut_down(fd);
-        }
-        out.give_up()
-    }
-
-    /// Whether no request of this rank is under way on it.
-    pub(crate) fn asks_nothing(&self) -> bool {
-        self.out().asks_nothing()
-    }
-
-    /// Whether its end has been dealt with.
-    pub(crate) fn is_forgotten(&self) -> bool {
-        self.out().usage.is_forgotten()
-    }
-
     /// Whether everything has been handed to the kernel, or has arrived where a device carries it.
     pub(crate) fn is_drained(&self) -> bool {
         let out = self.out();
@@ -592,6 +513,7 @@ impl Connection {
     }
 }
 
+mod ending;
 mod frames;
 mod going_back;
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::ids::Rank;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transport::tcp::connection::Connection;
 use crate::wire::handshake::Purpose;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -25,12 +25,14 @@ pub(crate) enum ConnectPurpose {
     Probe,
     /// The same, but not at once.
     Doubt,
+    /// None yet: what nobody answers is sent again, which asks for one where there is something.
+    Unsent,
 }
 
 impl ConnectPurpose {
     pub(super) fn on_wire(&self) -> Purpose {
         match self {
-            ConnectPurpose::Data(_) => Purpose::Data,
+            ConnectPurpose::Data(_) | ConnectPurpose::Unsent => Purpose::Data,
             ConnectPurpose::Keepalive | ConnectPurpose::KeepaliveAgain => Purpose::Keepalive,
             ConnectPurpose::Probe | ConnectPurpose::Doubt => Purpose::Probe,
         }
@@ -44,6 +46,8 @@ pub(crate) struct Dialing {
     addresses: Mutex<HashMap<Rank, SocketAddr>>,
     /// Why ranks cannot be reached.
     last_errors: Mutex<HashMap<Rank, String>>,
+    /// Ranks with which no connection could be made for what waited on it.
+    unsent: Mutex<HashSet<Rank>>,
     /// Ranks of this machine with which there is a keepalive connection, or, as yet, shall be one.
     watches: Mutex<HashMap<Rank, Watch>>,
     /// Whether this rank hears of ends along the tree, or cannot.
@@ -70,6 +74,16 @@ impl Dialing {
     /// What is to be connected to.
     pub(super) fn take_wanted(&self) -> Vec<(Rank, ConnectPurpose)> {
         std::mem::take(&mut self.wanted.lock())
+    }
+
+    /// What was to be sent to `rank` is lost with the attempt to connect to it.
+    pub(super) fn note_unsent(&self, rank: Rank) {
+        self.unsent.lock().insert(rank);
+    }
+
+    /// Whether that has been so since the last call.
+    pub(super) fn take_unsent(&self, rank: Rank) -> bool {
+        self.unsent.lock().remove(&rank)
     }
 
     /// Asks whether `rank` is watched, and takes note that it shall be.

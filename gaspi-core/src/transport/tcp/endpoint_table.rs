@@ -107,6 +107,11 @@ impl EndpointTable {
 
     /// A connection with a rank of another node has been made. Only one thread makes them.
     pub(crate) fn made(&self, up: &dyn Upcalls, connection: &Arc<Connection>, fd: OwnedFd) {
+        // Ahead of a goodbye.
+        let peer = connection.peer().map(Rank);
+        if let Some(peer) = peer.filter(|peer| self.dialing.take_unsent(*peer)) {
+            up.send_again(peer);
+        }
         let established = self.establish(up, connection, fd);
         // Without a place for it the peer sees it end, as does one that nobody wants any more, or
         // that says too little of what was lost.
@@ -218,6 +223,12 @@ impl EndpointTable {
             up.ranks().area.remote_left(peer);
         }
         let broken = peer.filter(|peer| !up.ranks().is_leaving(*peer) && !connection.is_over());
+        // Its requests have all been answered, but not what nobody answers.
+        let stay = |peer: &Rank| {
+            let ranks = up.ranks();
+            ranks.liveness(ranks.me) == liveness::JOINED && !ranks.is_leaving(*peer)
+        };
+        let unread = peer.filter(|peer| stay(peer) && connection.may_lack_the_end());
         let asked = connection.has_asked() && !self.connections.is_stale(connection);
         if let Some(peer) = broken.filter(|_| asked) {
             self.advance_epoch(up, peer);
@@ -230,6 +241,9 @@ impl EndpointTable {
             self.suspect(up, peer);
         } else if let Some(peer) = peer.filter(|_| left.is_none()) {
             self.keep_watched(up, peer);
+        }
+        if let Some(peer) = unread {
+            up.send_again(peer);
         }
     }
 

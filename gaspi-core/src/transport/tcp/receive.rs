@@ -574,6 +574,9 @@ unsafe fn receive(
             socket::receive_bytes(fd, piece)
         }
     };
+    if matches!(received, Ok(0)) {
+        connection.note_read_out();
+    }
     outcome(received)
 }
 

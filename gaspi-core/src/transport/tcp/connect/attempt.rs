@@ -177,10 +177,12 @@ fn hear_welcome(fd: BorrowedFd<'_>) -> Outcome {
     }
 }
 
-/// Whether descriptors or memory of this side have run out.
-pub(super) fn is_lack(error: &io::Error) -> bool {
+/// Whether descriptors, memory or ports of this side have run out. `known` says that the address
+/// has been connected to before: else there may be none here that could.
+pub(super) fn is_lack(error: &io::Error, known: bool) -> bool {
     let lacks = [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM];
-    error.raw_os_error().is_none_or(|number| lacks.contains(&number))
+    let is_one = |number| lacks.contains(&number) || known && number == libc::EADDRNOTAVAIL;
+    error.raw_os_error().is_none_or(is_one)
 }
 
 pub(super) fn other(error: Error) -> io::Error {
@@ -191,4 +193,17 @@ pub(super) fn nonce() -> io::Result<[u8; 32]> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_known_address_lacks_a_port() {
+        let lacks = |number, known| is_lack(&io::Error::from_raw_os_error(number), known);
+        assert_eq!([false, true].map(|known| lacks(libc::EADDRNOTAVAIL, known)), [false, true]);
+        assert_eq!([false, true].map(|known| lacks(libc::EMFILE, known)), [true; 2]);
+        assert_eq!([false, true].map(|known| lacks(libc::ENETUNREACH, known)), [false; 2]);
+    }
 }

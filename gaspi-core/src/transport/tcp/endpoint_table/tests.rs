@@ -5,6 +5,7 @@ use crate::bootstrap::Job;
 use crate::config::Config;
 use crate::ids::{GroupId, QueueId, SegmentId};
 use crate::one_sided::Transfer;
+use crate::os::socket::{self, Piece};
 use crate::runtime::{PendingInit, Runtime};
 use crate::segment::Init;
 use crate::timeout::Timeout;
@@ -32,18 +33,47 @@ fn table(of: &Runtime) -> &EndpointTable {
     &of.inner().endpoints.stream
 }
 
-#[test]
-fn what_waits_for_a_connection_is_dropped_by_a_purge() {
-    let [one, other] = ranks("purged");
+/// Ends the connections of two ranks.
+fn disconnect(one: &Runtime, other: &Runtime) {
     let begun = Instant::now();
-    for (from, to) in [(&one, &other), (&other, &one)] {
+    for (from, to) in [(one, other), (other, one)] {
         from.disconnect(to.rank(), LIMIT).unwrap();
     }
     let has_any = |of: &Runtime, peer| !table(of).connections.with(peer).is_empty();
-    while has_any(&one, Rank(1)) || has_any(&other, Rank(0)) {
+    while has_any(one, Rank(1)) || has_any(other, Rank(0)) {
         assert!(begun.elapsed() < Duration::from_secs(30), "the connection stays");
         std::thread::yield_now();
     }
+}
+
+#[test]
+fn what_nobody_has_read_of_a_released_connection_is_sent_again() {
+    let [one, other] = ranks("unread");
+    // From now on they are watched without one for requests.
+    disconnect(&one, &other);
+    one.barrier(GroupId::ALL, Timeout::Test).unwrap_err();
+    other.barrier(GroupId::ALL, LIMIT).unwrap();
+    one.barrier(GroupId::ALL, LIMIT).unwrap();
+    let receiver = table(&other).receiver.lock();
+    one.barrier(GroupId::ALL, Timeout::Test).unwrap_err();
+    one.disconnect(Rank(1), LIMIT).unwrap();
+    for connection in table(&other).connections.with(Rank(0)) {
+        let fd = connection.fd().unwrap();
+        let mut lost = [0; 4096];
+        let piece = Piece { pointer: lost.as_mut_ptr(), len: lost.len() };
+        // SAFETY: the array is writable.
+        assert!(unsafe { socket::receive_bytes(fd, piece) }.unwrap() > 0, "nothing has come");
+        connection.abort();
+    }
+    drop(receiver);
+    other.barrier(GroupId::ALL, LIMIT).expect("the arrival comes again");
+    one.barrier(GroupId::ALL, LIMIT).unwrap();
+}
+
+#[test]
+fn what_waits_for_a_connection_is_dropped_by_a_purge() {
+    let [one, other] = ranks("purged");
+    disconnect(&one, &other);
     // One that nobody makes.
     let connection = table(&one).connections.between_nodes(Rank(1));
     *table(&one).connections.active(Rank(1)) = Some(Arc::clone(&connection));
