@@ -6,6 +6,7 @@ use crate::callback::may_wait;
 use crate::error::{Error, Result};
 use crate::group::CallState;
 use crate::ids::{GroupId, Rank};
+use crate::remote_arrivals::incarnation;
 use crate::runtime::{Inner, Runtime};
 use crate::statistics::Counter;
 use crate::sync::arrival_slot::{ArrivalSlot, Poll};
@@ -80,6 +81,8 @@ impl Inner {
         match active {
             None => {
                 if let Some(rank) = self.ranks.dead_among(&committed.ranks) {
+                    // There will be no more steps. Others may wait for this one to be read.
+                    self.ranks.area.give_up(group.index(), incarnation(committed.step));
                     return Err(self.ranks.died(rank, key.kind.name()));
                 }
                 *active = Some(Active::new(key));

@@ -7,6 +7,7 @@ use crate::control::leaders::Leaders;
 use crate::control::leaders::route::FEW;
 use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
+use crate::remote_arrivals::incarnation;
 use crate::runtime::Inner;
 use crate::sync::Ordering;
 use crate::timeout::{Deadline, Timeout};
@@ -101,7 +102,7 @@ impl Inner {
             self.note_last_commit(group);
             if is_fresh {
                 // Others may have committed this use, and wait for it to be read.
-                self.ranks.area.finish_step(group.index(), first_step(round.saturating_add(1)) - 1);
+                self.ranks.area.give_up(group.index(), round);
             }
             self.send_due(group, Deadline::Now);
         }
@@ -192,6 +193,7 @@ impl Inner {
             waits_for_lack.set(lack.is_some());
             match self.until(wait.part(until), waiting, &mut news) {
                 Some(News::Settled(settled)) => return Some(settled),
+                || self.ranks.area.has_given_up(*rank, group.index(), incarnation(step))
                 Some(News::HasLeft) => self.collect_commits(group, deadline),
                 Some(News::Due) => self.send_due(group, deadline),
                 Some(News::Lacks) => {}

@@ -42,6 +42,9 @@ impl Runtime {
         let mut state = inner.control.groups.claim(group)?;
         inner.note_joined(group, &state);
         inner.withdraw(group);
+        if let Some(incarnation) = state.incarnation() {
+            inner.ranks.area.give_up(group.index(), incarnation);
+        }
         state.retire();
         inner.control.groups.cell(group)?.incarnation.store(0, Ordering::Release);
         *inner.control.groups.members(group)? = Members::default();

@@ -285,6 +285,75 @@ fn a_member_that_left_ends_the_commit_and_stays_healthy() {
     });
 }
 
+/// One that waits in vain and gives the group up needs nothing of it any more.
+fn an_id_does_not_wait_for_a_rank_that_has_deleted_its_group() {
+    let [arrived, ready, over] = [2, 3, 3].map(Barrier::new);
+    run(3, |rt| {
+        let me = rt.rank().0;
+        if me < 2 {
+            let group = group_of(rt, &[0, 1]);
+            assert_eq!(group, G1);
+            rt.group_commit(group, LIMIT).expect("commit");
+            if me == 1 {
+                fails!(rt.barrier(group, Timeout::Millis(10)), Error::Timeout { .. });
+                arrived.wait();
+            } else {
+                arrived.wait();
+                rt.barrier(group, LIMIT).expect("rank 1 had arrived");
+            }
+            rt.group_delete(group).expect("delete");
+        }
+        ready.wait();
+        if me != 1 {
+            let group = group_of(rt, &[0, 2]);
+            assert_eq!(group, G1);
+            within(AT_ONCE, "commit", || rt.group_commit(group, LIMIT)).expect("commit");
+            rt.barrier(group, LIMIT).expect("barrier");
+        }
+        over.wait();
+    });
+}
+
+/// Nor does one that does not come after a death.
+fn an_id_does_not_wait_for_a_rank_that_has_seen_a_death() {
+    for deletes in [true, false] {
+        let [joined, arrived, failed, ready, over] = [4, 2, 3, 3, 3].map(Barrier::new);
+        run_owned(4, &Config::default(), |rt| {
+            let me = rt.rank().0;
+            joined.wait();
+            if me < 3 {
+                let group = group_of(&rt, &[0, 1, 2]);
+                assert_eq!(group, G1);
+                rt.group_commit(group, LIMIT).expect("commit");
+                if me == 2 {
+                    arrived.wait();
+                    return die(rt);
+                }
+                if me == 0 {
+                    fails!(rt.barrier(group, Timeout::Millis(10)), Error::Timeout { .. });
+                    arrived.wait();
+                    fails!(rt.barrier(group, LIMIT), Error::RankDied { rank: Rank(2), .. });
+                }
+            }
+            failed.wait();
+            if me == 0 || me == 1 && deletes {
+                rt.group_delete(G1).expect("delete");
+            } else if me == 1 {
+                soon("the death is known", || rt.state(Rank(2)) == Ok(State::Corrupt));
+                fails!(rt.barrier(G1, LIMIT), Error::RankDied { rank: Rank(2), .. });
+            }
+            ready.wait();
+            if me == 0 || me == 3 {
+                let group = group_of(&rt, &[0, 3]);
+                assert_eq!(group, G1);
+                within(AT_ONCE, "commit", || rt.group_commit(group, LIMIT)).expect("commit");
+                rt.barrier(group, LIMIT).expect("barrier");
+            }
+            over.wait();
+        });
+    }
+}
+
 fn thousands_of_groups_come_and_go() {
     run(2, |rt| {
         for round in 0..2000 {
@@ -311,6 +380,8 @@ tests! {
         the_group_of_all_may_be_committed_again,
         without_a_topology_the_group_of_all_does_not_exist,
         a_dead_member_ends_the_commit,
+        an_id_does_not_wait_for_a_rank_that_has_deleted_its_group,
+        an_id_does_not_wait_for_a_rank_that_has_seen_a_death,
         a_member_that_left_ends_the_commit_and_stays_healthy,
         thousands_of_groups_come_and_go;
     SEVERAL:

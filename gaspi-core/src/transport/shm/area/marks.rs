@@ -16,6 +16,8 @@ struct Mark {
     finished: AtomicU64,
     /// How many wait for it to advance.
     wanted: AtomicU32,
+    /// The last incarnation of which the rank needs no arrival slots any more, whatever its steps.
+    given_up: AtomicU32,
     /// The last step at which all members are known to have arrived, of a rank that leads its node.
     exchanged: AtomicU64,
     /// The members of its last commit, for tools.
@@ -84,10 +86,28 @@ impl SharedArea {
         // Release: the reads of the arrival slots stay before it; pairs with the Acquire in
         // `has_finished`.
         mark.finished.store(step, Ordering::Release);
+        self.wake_watchers(mark);
+    }
+
+    #[inline]
+    fn wake_watchers(&self, mark: &Mark) {
         self.light().fence();
         if mark.wanted.load(Ordering::Relaxed) != 0 {
             self.wake_all();
         }
+    }
+
+    /// This rank takes part in no more steps of this use of `group`'s id, finished or not.
+    pub(crate) fn give_up(&self, group: usize, incarnation: u32) {
+        let mark = self.mark(self.own, group);
+        // Release: as in `finish_step`; pairs with the Acquire in `has_given_up`.
+        mark.given_up.store(incarnation, Ordering::Release);
+        self.wake_watchers(mark);
+    }
+
+    /// Whether `rank` takes part in no more steps of this use of `group`'s id.
+    pub(crate) fn has_given_up(&self, rank: Rank, group: usize, incarnation: u32) -> bool {
+        self.mark(rank, group).given_up.load(Ordering::Acquire) >= incarnation
     }
 
     /// Whether `rank` no longer needs arrival slots of `group` up to `step`.
