@@ -191,18 +191,20 @@ impl Inner {
     ) -> Result<u64> {
         let waiting = Waiting { peer: Some(rank), ..waiting };
         let outcome = self.until(deadline, waiting, || {
-            let answered = || call.outcome();
+            let answered = || call.outcome().map(Ok);
+            // Another thread may have ended this rank's part in the job.
+            let left = || self.check_open().err().map(Err);
             // A forked child may hold the connection of somebody who has left.
-            answered().or_else(|| match self.ranks.check_alive(rank, "") {
+            answered().or_else(left).or_else(|| match self.ranks.check_alive(rank, "") {
                 Ok(()) => None,
-                Err(_) => Some(answered().unwrap_or(Err(RequestFailure::Lost))),
+                Err(_) => Some(answered().unwrap_or(Ok(Err(RequestFailure::Lost)))),
             })
         });
         let Some(outcome) = outcome else {
             self.endpoints.requests.keep(key, call);
             return Err(Error::Timeout { pending: format!("an answer of {rank}") });
         };
-        match outcome {
+        match outcome? {
             Ok(value) => Ok(value),
             Err(RequestFailure::Refused(reason)) => Err(self.ranks.refused(rank, reason)),
             Err(RequestFailure::Lost | RequestFailure::LostRun { .. }) => {

@@ -105,9 +105,12 @@ impl Runtime {
         let waiting = waiting(Call::Connect, rank.0);
         let idle = || !inner.queues.iter().any(|queue| queue.is_pending(rank));
         let drained = inner.until(timeout.deadline(), waiting, || {
-            (idle() && inner.endpoint(rank).release()).then_some(())
+            // Another thread may have ended this rank's part in the job.
+            let left = inner.check_open().err().map(Err);
+            left.or_else(|| (idle() && inner.endpoint(rank).release()).then_some(Ok(())))
         });
-        drained.ok_or_else(|| Error::Timeout { pending: format!("requests to {rank}") })
+        let pending = || Err(Error::Timeout { pending: format!("requests to {rank}") });
+        drained.unwrap_or_else(pending)
     }
 
     /// Whether the library of `rank` answers. A stopped process does not.

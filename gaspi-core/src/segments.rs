@@ -338,7 +338,10 @@ impl Inner {
         let mut result = Ok(());
         let patience = Patience::default();
         for (key, rank, call) in calls {
-            let ends = || call.outcome().is_some() || self.ranks.check_alive(rank, "").is_err();
+            let ends = || {
+                let has_left = self.check_open().is_err();
+                call.outcome().is_some() || has_left || self.ranks.check_alive(rank, "").is_err()
+            };
             let ended = self.until(deadline, course, || (ends() || lacks(rank)).then(|| !ends()));
             if ended == Some(true) {
                 let reason = "it has too many open files".to_owned();

@@ -5,6 +5,9 @@
 #[macro_use]
 mod ranks;
 
+#[path = "refused/silent.rs"]
+mod silent;
+
 use gaspi_core::*;
 use ranks::{LIMIT, run, run_with};
 use std::io::Read;
@@ -13,7 +16,7 @@ use std::sync::Barrier;
 use std::time::Duration;
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([tests()])
+    ranks::run_tests([tests(), silent::tests()])
 }
 
 /// Bound memory.
@@ -390,7 +393,8 @@ fn two_processes(test: &str, killed: Option<usize>, body: impl FnOnce(&Runtime))
         let rt =
             PendingInit::new(job, Config::default()).expect("joining").wait(LIMIT).expect("meet");
         body(&rt);
-        rt.term(LIMIT).expect("term");
+        let left = rt.term(LIMIT);
+        assert!(matches!(left, Ok(()) | Err(Error::NotInitialised)), "{left:?}");
         return;
     }
     let program = std::env::current_exe().expect("this program");
