@@ -123,6 +123,7 @@ fn run_single_phase(
     single_phase.prefetch(&call, arrival, buffers.input.len() as u64);
     call.await_all(deadline)?;
     single_phase.collect(&call, arrival, arithmetic, buffers);
+    call.check_read()?;
     call.finish();
     Ok(())
 }
@@ -144,6 +145,7 @@ fn run_steps<F: Function + Clone>(
     loop {
         let first = cursor.piece * elements;
         if first >= key.count {
+            call.check_read()?;
             call.finish();
             return Ok(());
         }

@@ -415,6 +415,55 @@ fn a_rank_that_left_ends_the_calls_that_need_it() {
     });
 }
 
+/// A member gives a group up after it has arrived, and uses the id for others: what it publishes
+/// there lies where those that still wait in the first group read.
+fn data_of_another_group_is_no_result() {
+    let reused = Barrier::new(2);
+    job(4, |rt, meet| {
+        for count in [1, 100] {
+            let (op, me) = (Operation::Sum, rt.rank().0);
+            let commit = |ranks: &[u16]| {
+                let group = rt.group_create().unwrap();
+                ranks.iter().for_each(|rank| rt.group_add(group, Rank(*rank)).unwrap());
+                rt.group_commit(group, GUARD).unwrap();
+                group
+            };
+            let mut data = vec![1; count];
+            if me < 3 {
+                let group = commit(&[0, 1, 2]);
+                assert_eq!(group, GroupId(1));
+                if me == 0 {
+                    // Rank 1 counts it meanwhile.
+                    let wait = Timeout::Millis(300);
+                    let error = allreduce_in_place(rt, &mut data, op, group, wait).unwrap_err();
+                    assert!(error.is_timeout(), "{error}");
+                    rt.group_delete(group).unwrap();
+                } else {
+                    if me == 2 {
+                        reused.wait();
+                    }
+                    let result = allreduce_in_place(rt, &mut data, op, group, GUARD);
+                    let is_told = matches!(result, Err(Error::Mismatch { .. }));
+                    assert!(is_told, "rank {me}: {result:?} {data:?}");
+                    rt.group_delete(group).unwrap();
+                }
+            }
+            if [0, 3].contains(&me) {
+                let group = commit(&[0, 3]);
+                assert_eq!(group, GroupId(1));
+                let mut data = vec![1000; count];
+                allreduce_in_place(rt, &mut data, op, group, GUARD).unwrap();
+                assert_eq!(data, vec![2000; count]);
+                if me == 0 {
+                    reused.wait();
+                }
+                rt.group_delete(group).unwrap();
+            }
+            meet.wait();
+        }
+    });
+}
+
 tests! {
     DEVICES:
         sums_are_those_in_the_order_of_the_ranks,
@@ -430,6 +479,7 @@ tests! {
         long_calls_are_carried_out_piece_by_piece,
         a_rank_that_left_ends_the_calls_that_need_it;
     SHM:
+        data_of_another_group_is_no_result,
         so_many_ranks_that_one_pass_does_not_combine_them_all;
     SEVERAL:
         sums_are_those_in_the_order_of_the_ranks,

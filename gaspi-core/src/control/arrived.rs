@@ -4,10 +4,45 @@ use super::CALL_BITS;
 use super::call::GroupCall;
 use super::leaders::LineWidth;
 use super::peer_slice::PeerSlice;
+use crate::error::{Error, Result};
+use crate::ids::Rank;
 use crate::sync::arrival_slot::{PAYLOAD_WORDS, Poll};
+use crate::sync::{Ordering, fence};
 use crate::wire::shared_layout::STAGE_BYTES;
 
 impl GroupCall<'_> {
+    /// To be asked once everything of the last step has been read, before the call ends well: a
+    /// member of this node that had arrived may have given the use up, and use the id for others,
+    /// which overwrites what it had published.
+    ///
+    /// # Errors
+    /// [`Error::Mismatch`]: what was read may not be of this step. It ends the call on this rank.
+    #[inline]
+    pub fn check_read(&mut self) -> Result<()> {
+        let step = self.step();
+        // Of other nodes copies are read, or lines.
+        let locals = self.by_leaders().map(|(leaders, _)| leaders.locals());
+        // Acquire: what was read stays before this look; pairs with the Release fence in
+        // `open_slots`.
+        fence(Ordering::Acquire);
+        let group = self.group;
+        let passed = |rank: &&Rank| {
+            let slot = &self.inner.arrival_slots_of(**rank, group)[(step % 2) as usize];
+            slot.sequence.load(Ordering::Relaxed) > step
+        };
+        match locals.unwrap_or(self.ranks()).iter().find(passed).copied() {
+            None => Ok(()),
+            Some(rank) => Err(self.overwritten(rank)),
+        }
+    }
+
+    #[cold]
+    fn overwritten(&mut self, rank: Rank) -> Error {
+        let error = self.has_gone_on(rank);
+        self.fail_at(self.step());
+        error
+    }
+
     /// What a member's arrival at `step` carries. To be called between the end of the wait for it
     /// and this rank's next arrival.
     #[inline]

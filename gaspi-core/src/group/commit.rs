@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::remote_arrivals::incarnation;
 use crate::runtime::Inner;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, fence};
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::shm::area::{WatchSteps, liveness};
 use crate::wait::{Call, waiting_group};
@@ -300,6 +300,7 @@ impl Inner {
             return Some(Err(error));
         }
         // Who has left before this look, and is missing, does not come.
+        self.open_slots(group, step);
         let ended = |rank: &Rank| {
             let error = self.ranks.check_alive(*rank, "group_commit").err()?;
             Some((*rank, error))
@@ -307,6 +308,17 @@ impl Inner {
         let ended: Vec<(Rank, Error)> = ranks.iter().filter_map(ended).collect();
         let standing = self.standing(group);
         if !matches!(standing, Standing::Agreed(_))
+    /// Members of a use that this rank has given up, after it had arrived, may still read what it
+    /// published there: they can tell before any of that is overwritten.
+    fn open_slots(&self, group: GroupId, before_first: u64) {
+        for slot in self.ranks.area.arrival_slots(self.ranks.me, group.index()) {
+            slot.sequence.store(before_first, Ordering::Relaxed);
+        }
+        // Release: before what this rank publishes next; pairs with the Acquire fence in
+        // `check_read`.
+        fence(Ordering::Release);
+    }
+
             && let Some(rank) = self.ranks.dead_among(ranks)
         {
             return Some(Err(self.ranks.died(rank, "group_commit")));
