@@ -29,6 +29,8 @@ enum SendState {
     Busy,
     /// A message was posted, and its call timed out.
     TimedOut { message: Message, number: u64, buffer: usize },
+    /// One whose call timed out was received since, and its buffer has gone to another one.
+    Received { message: Message },
     /// The same to a rank of another node: a call that can be continued.
     Calling { key: RequestKey },
 }
@@ -111,3 +113,6 @@ impl Outbox {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

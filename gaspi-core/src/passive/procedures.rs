@@ -39,6 +39,37 @@ impl Inner {
         self.ranks.wake_own();
     }
 
+    /// Takes a message back whose call timed out, unless it was received.
+    fn withdraw_local(&self, receiver: Rank) {
+        let slot = self.ranks.area.passive_slot(receiver, self.ranks.me);
+        if let Some(posted) = passive_pending(&slot.word) {
+            passive_end(&slot.word, posted, slots::Passive::Empty);
+        }
+    }
+
+    /// A buffer to send from: where none is free, that of a message whose call timed out, and which
+    /// was received since, or will never be.
+    fn take_buffer(&self) -> Option<usize> {
+        let free = self.passive.outbox.free.lock().pop();
+        free.or_else(|| self.ranks.area.locals().iter().find_map(|to| self.reclaim_buffer(*to)))
+    }
+
+    fn reclaim_buffer(&self, receiver: Rank) -> Option<usize> {
+        let mut sending = self.passive.outbox.lanes.of(receiver.index()).lock();
+        let SendState::TimedOut { message, number, buffer } = sending.state else { return None };
+        let slot = self.ranks.area.passive_slot(receiver, self.ranks.me);
+        let has_ended = self.ranks.liveness(receiver) != liveness::JOINED;
+        if passive_taken(&slot.word, number) {
+            sending.state = SendState::Received { message };
+        } else if has_ended {
+            self.withdraw_local(receiver);
+            sending.state = SendState::Idle;
+        } else {
+            return None;
+        }
+        Some(buffer)
+    }
+
     /// Takes the state to `receiver`, and what a timed-out call left there.
     fn take_lane(&self, receiver: Rank, deadline: Deadline) -> Result<(Taken<'_>, SendState)> {
         let waiting = waiting(Call::PassiveSend, receiver.0);
@@ -60,6 +91,12 @@ impl Inner {
         Ok((Taken { inner: self, receiver, then: SendState::Idle }, before))
     }
 
+    /// Whether neither this rank nor the receiver has ended.
+    fn may_send(&self, receiver: Rank) -> Result<()> {
+        self.check_open()?;
+        self.ranks.check_alive(receiver, "passive_send")
+    }
+
     /// Posts a message; gives its number and buffer.
     fn post_passive(
         &self,
@@ -68,8 +105,11 @@ impl Inner {
         deadline: Deadline,
     ) -> Result<(u64, usize)> {
         let waiting = waiting(Call::PassiveSend, receiver.0);
-        let buffer = self.until(deadline, waiting, || self.passive.outbox.free.lock().pop());
-        let Some(buffer) = buffer else {
+        let buffer = self.until(deadline, waiting, || {
+            let buffer = self.take_buffer().map(Ok);
+            buffer.or_else(|| self.may_send(receiver).err().map(Err))
+        });
+        let Some(buffer) = buffer.transpose()? else {
             let pending = format!("one of {OUTBOX_BUFFERS} passive messages to be received");
             return Err(Error::Timeout { pending });
         };
@@ -136,17 +176,16 @@ impl Inner {
             SendState::TimedOut { message: pending, number, buffer } if pending == message => {
                 (number, buffer)
             }
+            SendState::Received { message: received } if received == message => return Ok(()),
             SendState::TimedOut { buffer, .. } => {
-                // Another message: take the old one back, if it is not taken.
-                if let Some(posted) = passive_pending(&slot.word) {
-                    passive_end(&slot.word, posted, slots::Passive::Empty);
-                }
+                self.withdraw_local(receiver);
                 self.free_buffer(buffer);
                 self.post_passive(message, receiver, deadline)?
             }
-            SendState::Idle | SendState::Busy | SendState::Calling { .. } => {
-                self.post_passive(message, receiver, deadline)?
-            }
+            SendState::Idle
+            | SendState::Busy
+            | SendState::Received { .. }
+            | SendState::Calling { .. } => self.post_passive(message, receiver, deadline)?,
         };
         let waiting = waiting(Call::PassiveSend, receiver.0);
         let taken = self.until(deadline, waiting, || {
@@ -154,11 +193,8 @@ impl Inner {
                 return Some(Ok(()));
             }
             // It may have been taken just before the receiver's end.
-            let alive =
-                self.check_open().and_then(|()| self.ranks.check_alive(receiver, "passive_send"));
-            alive
-                .err()
-                .map(|error| if passive_taken(&slot.word, number) { Ok(()) } else { Err(error) })
+            let error = self.may_send(receiver).err()?;
+            Some(if passive_taken(&slot.word, number) { Ok(()) } else { Err(error) })
         });
         match taken {
             Some(outcome) => {
@@ -376,11 +412,11 @@ impl Runtime {
                 outcome = outcome.and(taken_back);
                 continue;
             }
-            let SendState::TimedOut { buffer, .. } = sending.state else { continue };
-            let slot = inner.ranks.area.passive_slot(receiver, inner.ranks.me);
-            if let Some(posted) = passive_pending(&slot.word) {
-                passive_end(&slot.word, posted, slots::Passive::Empty);
+            if let SendState::Received { .. } = sending.state {
+                sending.state = SendState::Idle;
             }
+            let SendState::TimedOut { buffer, .. } = sending.state else { continue };
+            inner.withdraw_local(receiver);
             sending.state = SendState::Idle;
             drop(sending);
             inner.free_buffer(buffer);
