@@ -148,17 +148,21 @@ impl Runtime {
             return outcome;
         }
         may_wait(timeout, Call::Kill.name())?;
-        match inner.send_message(rank, &Message::Kill, timeout.deadline()) {
-            Err(Error::RankDied { .. }) => return Ok(()),
-            other => other?,
-        }
-        let waiting = waiting(Call::Kill, rank.0);
         let deadline = match timeout {
             Timeout::Block => Deadline::Never.at_most(OBEY_LIMIT),
             limited => limited.deadline(),
         };
-        if let Some(outcome) = inner.until(deadline, waiting, ended) {
-            return outcome;
+        let waiting = waiting(Call::Kill, rank.0);
+        match inner.send_message(rank, &Message::Kill, timeout.deadline()) {
+            Err(Error::RankDied { .. }) => return Ok(()),
+            Err(error @ (Error::RankLeft { .. } | Error::NotInitialised)) => return Err(error),
+            // Its library cannot be told, so that it does not obey.
+            Err(_) => {}
+            Ok(()) => {
+                if let Some(outcome) = inner.until(deadline, waiting, ended) {
+                    return outcome;
+                }
+            }
         }
         let pending = format!("the end of {rank}");
         if timeout == Timeout::Test {

@@ -1,6 +1,7 @@
 //! Ranks that are processes whose library does not answer.
 
 use super::*;
+use std::os::unix::process::CommandExt;
 use std::time::Instant;
 
 fn a_thread_that_waits_for_a_stopped_rank_ends_once_its_own_has_left() {
@@ -39,7 +40,25 @@ fn a_thread_that_waits_for_a_stopped_rank_ends_once_its_own_has_left() {
     });
 }
 
+/// A process that has become another program has no library that would obey.
+fn a_rank_that_has_become_another_program_is_killed() {
+    two_processes("silent::a_rank_that_has_become_another_program_is_killed", Some(1), |rt| {
+        let memory = Memory::bind(rt);
+        let pid = process_of_rank_1(rt);
+        if rt.rank() == Rank(1) {
+            panic!("{}", Command::new("sleep").arg("1000").exec());
+        }
+        let name = format!("/proc/{pid}/comm");
+        while !std::fs::read_to_string(&name).is_ok_and(|name| name == "sleep\n") {
+            std::thread::yield_now();
+        }
+        rt.kill(Rank(1), Timeout::Millis(1000)).expect("it has ended");
+        memory.unbind(rt);
+    });
+}
+
 tests! {
     SHM:
-        a_thread_that_waits_for_a_stopped_rank_ends_once_its_own_has_left;
+        a_thread_that_waits_for_a_stopped_rank_ends_once_its_own_has_left,
+        a_rank_that_has_become_another_program_is_killed;
 }
