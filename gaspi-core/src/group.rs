@@ -31,6 +31,8 @@ use std::time::Duration;
 /// Bits of the steps of one incarnation: enough for four days of nothing but barriers. Should they
 /// run out, the count goes on in the next incarnation, in the same way on all members.
 pub(crate) const STEP_BITS: u32 = 40;
+/// The last incarnation that leaves room for steps: enough for 16 million commits of one id.
+pub(crate) const LAST_INCARNATION: u32 = (1 << (u64::BITS - STEP_BITS)) - 1;
 /// The incarnation of the first use of each id.
 pub(crate) const FIRST_INCARNATION: u32 = 1;
 /// Before all steps of that.
@@ -250,3 +252,6 @@ impl Groups {
         self.board.lock().aborted(peer, group, attempt, round, abort);
     }
 }
+
+#[cfg(test)]
+mod tests;

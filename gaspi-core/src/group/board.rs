@@ -95,6 +95,12 @@ impl Board {
         Board { me, announced: HashMap::new(), own, commits: 0 }
     }
 
+    /// As if the id had been committed so often.
+    #[cfg(test)]
+    pub(super) fn set_fresh(&mut self, group: GroupId, incarnation: u32) {
+        self.own(group).fresh = incarnation;
+    }
+
     fn own(&mut self, group: GroupId) -> &mut Own {
         &mut self.own[group.index()]
     }

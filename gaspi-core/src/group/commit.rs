@@ -1,7 +1,7 @@
 //! The commit of a group: what this rank says to the members, and waiting until all agree.
 
 use super::board::{Outbound, Unsent};
-use super::{Abort, CallState, Committed, Standing, first_step, list};
+use super::{Abort, CallState, Committed, LAST_INCARNATION, Standing, first_step, list};
 use crate::callback::may_wait;
 use crate::control::leaders::Leaders;
 use crate::control::leaders::route::FEW;
@@ -26,6 +26,15 @@ enum News {
     /// See [`Board::lack_ends_in`](super::board::Board::lack_ends_in). Nothing wakes this rank when
     /// a lack has lasted for long enough.
     Lacks,
+}
+
+/// Whether the id can still be used.
+fn check_limit(group: GroupId, incarnation: u32) -> Result<u32> {
+    if incarnation <= LAST_INCARNATION {
+        return Ok(incarnation);
+    }
+    let reason = format!("its id was committed {LAST_INCARNATION} times; use another one");
+    Err(Error::InvalidGroup { group, reason })
 }
 
 impl Inner {
@@ -151,6 +160,8 @@ impl Inner {
     fn await_settled(
         &self,
         group: GroupId,
+        // All members come to the same.
+        let settled = settled.map(|settled| settled.and_then(|it| check_limit(group, it)));
         ranks: &[Rank],
         former: Option<(Arc<[Rank]>, u64)>,
         deadline: Deadline,
