@@ -180,11 +180,15 @@ impl Inner {
 
     /// Ends a segment and waits until its memory is no longer used.
     fn end(&self, segment: &Arc<Segment>) -> Result<()> {
-        let _changes = self.segment_changes();
-        self.end_locked(segment);
-        self.await_copies(std::slice::from_ref(segment))?;
-        self.take_from_device(segment);
-        Ok(())
+        let _ends = self.memory.segment_ends.lock();
+        {
+            let _changes = self.segment_changes();
+            self.end_locked(segment);
+            // Before the id is free: what came for it by a device is not for its next segment.
+            self.take_from_device(segment);
+        }
+        // This may take long, where a peer is stopped. Segments of all ids can be made meanwhile.
+        self.await_copies(std::slice::from_ref(segment))
     }
 
     /// A device knows the memory of a segment no more, which has ended.
@@ -196,6 +200,7 @@ impl Inner {
 
     /// Ends all segments of this rank, for good.
     pub(crate) fn end_all_segments(&self) {
+        let _ends = self.memory.segment_ends.lock();
         let _changes = self.segment_changes();
         let all: Vec<Arc<Segment>> =
             self.memory.segments.ids().filter_map(|id| self.memory.segments.get_arc(id)).collect();

@@ -33,6 +33,37 @@ fn a_job_on_several_hosts_cannot_do_with_shared_memory_only() {
     }
 }
 
+/// A peer may be stopped while it copies.
+#[test]
+fn segments_are_made_while_the_delete_of_another_one_waits() {
+    let bound = SegmentId(0);
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| join("deletes", 1, 2));
+        (join("deletes", 0, 2), second.join().unwrap())
+    });
+    let mut memory = [0u64; 8];
+    // SAFETY: the memory outlives both ranks.
+    unsafe { first.segment_bind(bound, memory.as_mut_ptr().cast(), 64) }.unwrap();
+    first.segment_register(bound, Rank(1), LIMIT).unwrap();
+    let target = second.inner().ranks.targets_of(Rank(0)).get_arc(bound).unwrap();
+    let copying = target.copying(Rank(1)).unwrap();
+    let outcome = std::thread::scope(|scope| {
+        let delete = scope.spawn(|| first.segment_delete(bound));
+        while first.inner().memory.segments.get_arc(bound).is_some() {
+            std::thread::yield_now();
+        }
+        let began = std::time::Instant::now();
+        first.segment_alloc(SegmentId(1), 64, Init::Zeroed).unwrap();
+        assert!(began.elapsed() < std::time::Duration::from_secs(5), "{:?}", began.elapsed());
+        assert!(!delete.is_finished());
+        drop(copying);
+        delete.join().unwrap()
+    });
+    assert_eq!(outcome, Ok(()));
+    drop((first, second));
+    assert_eq!(memory, [0; 8]);
+}
+
 #[test]
 fn a_thread_that_counts_after_its_rank_has_left_counts_for_the_next_one() {
     let counts_for = |runtime: &Runtime| {

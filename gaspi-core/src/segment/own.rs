@@ -17,6 +17,8 @@ pub(crate) struct Memory {
     pub(crate) segment_ids: [AtomicU64; 4],
     /// Held while segments come and go.
     pub(crate) segment_changes: Mutex<()>,
+    /// Held until nobody uses segments that have ended any more; taken before `segment_changes`.
+    pub(crate) segment_ends: Mutex<()>,
     next_generation: AtomicU32,
     /// Read by peers to find out whether they may copy from this process.
     pub(crate) nonce: u64,
@@ -30,6 +32,7 @@ impl Memory {
             arena: OnceLock::new(),
             segment_ids: Default::default(),
             segment_changes: Mutex::default(),
+            segment_ends: Mutex::default(),
             next_generation: AtomicU32::new(1),
             nonce,
         }
