@@ -144,7 +144,7 @@ gaspi_return_t gaspi_group_delete(gaspi_group_t group);
 /**
  * Adds a rank to a group, before its commit. Local.
  * @return GASPI_SUCCESS; GASPI_ERR_INV_RANK, for a rank that is in the group too;
- *         GASPI_ERR_INV_GROUP
+ *         GASPI_ERR_INV_GROUP; GASPI_ERR_ACTIVE_COLL while another thread commits the group
  */
 gaspi_return_t gaspi_group_add(gaspi_group_t group, gaspi_rank_t rank);
 

@@ -121,6 +121,8 @@ impl CallState {
 struct Members {
     exists: bool,
     committed: bool,
+    /// Whether a thread is in a commit of these ranks.
+    commits: bool,
     ranks: Vec<Rank>,
 }
 
@@ -176,7 +178,7 @@ impl Groups {
             let cell = &cells[group.index()];
             cell.call.lock().committed = Some(committed);
             cell.incarnation.store(FIRST_INCARNATION, Ordering::Release);
-            *cell.members.lock() = Members { exists: true, committed: true, ranks };
+            *cell.members.lock() = Members { exists: true, committed: true, commits: false, ranks };
             board.initial(group);
         }
         Groups { cells, board: Mutex::new(board) }

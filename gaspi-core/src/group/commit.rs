@@ -125,13 +125,31 @@ impl Inner {
             let active = "a collective that timed out".to_owned();
             return Err(Error::ActiveCollective { group, active });
         }
-        let ranks = self.control.groups.members(group)?.ranks.clone();
+        let ranks = {
+            let mut members = self.control.groups.members(group)?;
+            members.commits = true;
+            members.ranks.clone()
+        };
+        let outcome = self.commit_claimed(group, &mut state, ranks, timeout);
+        // Who deletes the group claims it before.
+        self.control.groups.members(group)?.commits = false;
+        outcome
+    }
+
+    /// The same by the thread that has claimed the group.
+    fn commit_claimed(
+        &self,
+        group: GroupId,
+        state: &mut CallState,
+        ranks: Vec<Rank>,
+        timeout: Timeout,
+    ) -> Result<()> {
         let Ok(me) = ranks.binary_search(&self.ranks.me) else {
             let reason = format!("{} is not a member of it", self.ranks.me);
             return Err(Error::InvalidGroup { group, reason });
         };
         let deadline = timeout.deadline();
-        self.note_joined(group, &state);
+        self.note_joined(group, state);
         let route = || Leaders::route_of(&self.ranks, &ranks.as_slice().into(), me);
         self.control.groups.board.lock().begin(group, &ranks, route);
         self.note_last_commit(group);
@@ -142,6 +160,8 @@ impl Inner {
         let settled = self.await_settled(group, &ranks, former, deadline);
         // What others await may have become due in the last look.
         self.send_due(group, deadline);
+        // All members come to the same.
+        let settled = settled.map(|settled| settled.and_then(|it| check_limit(group, it)));
         let incarnation = match settled {
             Some(Ok(incarnation)) => incarnation,
             Some(Err(error)) => {
@@ -152,7 +172,7 @@ impl Inner {
             }
             None => return Err(Error::Timeout { pending: self.awaited_by_commit(group) }),
         };
-        self.note_committed(group, &mut state, ranks, me, incarnation)
+        self.note_committed(group, state, ranks, me, incarnation)
     }
 
     /// Waits until the commit under way has ended, and no member reads this rank's arrival slots of
@@ -160,8 +180,6 @@ impl Inner {
     fn await_settled(
         &self,
         group: GroupId,
-        // All members come to the same.
-        let settled = settled.map(|settled| settled.and_then(|it| check_limit(group, it)));
         ranks: &[Rank],
         former: Option<(Arc<[Rank]>, u64)>,
         deadline: Deadline,
@@ -175,6 +193,7 @@ impl Inner {
         let readers: Vec<Rank> = former.iter().filter(reads).copied().collect();
         let has_read = |rank: &Rank| {
             self.ranks.area.has_finished(*rank, group.index(), step)
+                || self.ranks.area.has_given_up(*rank, group.index(), incarnation(step))
                 || self.ranks.liveness(*rank) != liveness::JOINED
         };
         let settled = || {
@@ -204,7 +223,6 @@ impl Inner {
             waits_for_lack.set(lack.is_some());
             match self.until(wait.part(until), waiting, &mut news) {
                 Some(News::Settled(settled)) => return Some(settled),
-                || self.ranks.area.has_given_up(*rank, group.index(), incarnation(step))
                 Some(News::HasLeft) => self.collect_commits(group, deadline),
                 Some(News::Due) => self.send_due(group, deadline),
                 Some(News::Lacks) => {}
@@ -282,11 +300,23 @@ impl Inner {
         let early = self.control.remote_arrivals.committed(group, incarnation);
         early.into_iter().for_each(|onward| self.pass_on(onward));
         self.connect_neighbours(group, step);
+        self.open_slots(group, step);
         state.committed = Some(Committed::new(ranks, me, step, leaders, &self.ranks));
         self.control.groups.members(group)?.committed = true;
         let incarnation = crate::remote_arrivals::incarnation(step);
         self.control.groups.cell(group)?.incarnation.store(incarnation, Ordering::Release);
         Ok(())
+    }
+
+    /// Members of a use that this rank has given up, after it had arrived, may still read what it
+    /// published there: they can tell before any of that is overwritten.
+    fn open_slots(&self, group: GroupId, before_first: u64) {
+        for slot in self.ranks.area.arrival_slots(self.ranks.me, group.index()) {
+            slot.sequence.store(before_first, Ordering::Relaxed);
+        }
+        // Release: before what this rank publishes next; pairs with the Acquire fence in
+        // `check_read`.
+        fence(Ordering::Release);
     }
 
     fn leaders_of(&self, ranks: &[Rank], me: usize, group: GroupId) -> Option<Leaders> {
@@ -311,7 +341,6 @@ impl Inner {
             return Some(Err(error));
         }
         // Who has left before this look, and is missing, does not come.
-        self.open_slots(group, step);
         let ended = |rank: &Rank| {
             let error = self.ranks.check_alive(*rank, "group_commit").err()?;
             Some((*rank, error))
@@ -319,17 +348,6 @@ impl Inner {
         let ended: Vec<(Rank, Error)> = ranks.iter().filter_map(ended).collect();
         let standing = self.standing(group);
         if !matches!(standing, Standing::Agreed(_))
-    /// Members of a use that this rank has given up, after it had arrived, may still read what it
-    /// published there: they can tell before any of that is overwritten.
-    fn open_slots(&self, group: GroupId, before_first: u64) {
-        for slot in self.ranks.area.arrival_slots(self.ranks.me, group.index()) {
-            slot.sequence.store(before_first, Ordering::Relaxed);
-        }
-        // Release: before what this rank publishes next; pairs with the Acquire fence in
-        // `check_read`.
-        fence(Ordering::Release);
-    }
-
             && let Some(rank) = self.ranks.dead_among(ranks)
         {
             return Some(Err(self.ranks.died(rank, "group_commit")));

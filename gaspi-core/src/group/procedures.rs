@@ -47,14 +47,18 @@ impl Runtime {
         }
         state.retire();
         inner.control.groups.cell(group)?.incarnation.store(0, Ordering::Release);
-        *inner.control.groups.members(group)? = Members::default();
+        let mut members = inner.control.groups.members(group)?;
+        *members = Members::default();
+        // Before another thread can make a group of this id.
+        drop(state);
         Ok(())
     }
 
     /// Adds a rank to a group that is not committed.
     ///
     /// # Errors
-    /// [`Error::InvalidRank`] also if it is a member already; [`Error::InvalidGroup`].
+    /// [`Error::InvalidRank`] also if it is a member already; [`Error::InvalidGroup`];
+    /// [`Error::ActiveCollective`] while another thread commits it.
     pub fn group_add(&self, group: GroupId, rank: Rank) -> Result<()> {
         let inner = self.inner();
         inner.check_open()?;
@@ -68,6 +72,10 @@ impl Runtime {
             Err(_) if members.committed => {
                 let reason = "it is committed; its members cannot change any more".to_owned();
                 Err(Error::InvalidGroup { group, reason })
+            }
+            Err(_) if members.commits => {
+                let active = "a commit of another thread".to_owned();
+                Err(Error::ActiveCollective { group, active })
             }
             Err(place) => {
                 members.ranks.insert(place, rank);
