@@ -23,12 +23,13 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks these signals. Ignored ones (nohup) stay ignored. To be called while the process has
-    /// one thread.
+    /// Blocks these signals. From here on the process can wait for its children. To be called while
+    /// it has one thread.
     ///
     /// # Errors
     /// Descriptors ran out.
     pub fn take(signals: impl IntoIterator<Item = i32>) -> io::Result<Signals> {
+        keep_children();
         let mut set = MaybeUninit::uninit();
         // SAFETY: initialises the set.
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
@@ -72,6 +73,13 @@ impl Signals {
                 && record.ssi_signo != libc::SIGHUP as u32,
         })
     }
+}
+
+/// Makes children wait to be reaped. Who has started this process may ignore SIGCHLD, which is
+/// inherited: then the kernel reaps them, tells nobody, and their exit status is lost.
+pub fn keep_children() {
+    // SAFETY: a disposition without a handler.
+    unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
 }
 
 /// "SIGKILL" for 9.

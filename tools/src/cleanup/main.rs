@@ -14,7 +14,7 @@ use clap::Parser;
 use gaspi_core::bootstrap::this_machine::ThisMachine;
 use gaspi_tools::hosts::{self, Machine};
 use gaspi_tools::remote_agent;
-use gaspi_tools::system;
+use gaspi_tools::{signals, system};
 use processes::{Keeper, Member, Outcome};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -142,6 +142,7 @@ fn clean_all(arguments: &Arguments) -> Result<bool, String> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse_from(remote_agent::arguments());
+    signals::keep_children();
     // A descriptor for every process that is to be ended.
     system::raise_descriptor_limit();
     match clean_all(&arguments) {

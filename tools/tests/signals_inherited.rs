@@ -1,0 +1,40 @@
+//! What the real tools do with signals that whoever starts them has ignored.
+
+mod harness;
+
+use harness::far::Far;
+use harness::{Run, gaspi_run};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// Started as by a program that leaves its children to the kernel.
+fn without_children(mut command: Command) -> Run {
+    let ignore = || {
+        // SAFETY: a disposition without a handler.
+        unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
+        Ok(())
+    };
+    // SAFETY: only async-signal-safe calls between fork and exec.
+    unsafe { command.pre_exec(ignore) };
+    Run::start(command)
+}
+
+#[test]
+fn ends_of_ranks_are_heard_where_those_of_children_are_ignored() {
+    let outcome = without_children(gaspi_run(&["-n", "2", "false"])).finish();
+    assert_eq!(outcome.code, Some(1), "{}", outcome.stderr);
+    let far = Far::new();
+    let line = ["--hosts", "240.0.0.1,127.0.0.1", "sh", "-c", "exit $((3 + GASPI_RANK))"];
+    let outcome = without_children(far.gaspi_run(&line)).finish();
+    assert!([Some(3), Some(4)].contains(&outcome.code), "{}", outcome.stderr);
+}
+
+#[test]
+fn gaspi_cleanup_waits_for_ssh_where_children_are_ignored() {
+    let far = Far::new();
+    let ssh = far.path("ssh").to_string_lossy().into_owned();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gaspi_cleanup"));
+    let job = format!("signals-test-{}", std::process::id());
+    command.args(["--ssh", &ssh, "--hosts", "240.0.0.1", "--job", &job]).stdin(Stdio::null());
+    without_children(command).finish().success();
+}
