@@ -102,6 +102,20 @@ fn a_job_is_listed_and_ended() {
 }
 
 #[test]
+fn a_job_by_hand_on_several_hosts_is_kept() {
+    let job = id("hosts");
+    let mut command = Command::new("sleep");
+    command.arg("1000").env("GASPI_MEETING", "tcp:ant:4711");
+    let mut rank = Rank(Rank::spawn(command, &job, 0));
+    // Nothing else that runs on this machine is looked at.
+    let with = format!("GASPI_JOB_ID={job}");
+    let outcome = cleanup(&["--with", &with]).success();
+    let kept = format!("job {job} pid {} rank 0: kept, started without gaspi_run: ", rank.pid());
+    assert!(outcome.stdout.starts_with(&kept), "{}", outcome.stdout);
+    assert!(rank.runs());
+}
+
+#[test]
 fn without_options_all_are_listed() {
     let job = id("all");
     let rank = Rank::start(&job, 4);

@@ -119,7 +119,9 @@ fn place(environment: &[u8]) -> Option<Place> {
     let rank = value("GASPI_RANK")?.parse().ok()?;
     value("GASPI_NRANKS")?;
     let job = value("GASPI_JOB_ID").filter(|job| !job.is_empty())?;
-    Some(Place { job, rank, meeting: value("GASPI_MEETING") })
+    // Where the hosts of a job by hand meet is no name of a socket.
+    let meeting = value("GASPI_MEETING").filter(|meeting| !meeting.starts_with("tcp:"));
+    Some(Place { job, rank, meeting })
 }
 
 /// Finds what looks after the job of a process. Its gaspi_run listens for as long as it runs, in
@@ -228,8 +230,11 @@ pub(crate) mod tests {
             place(b"A=1\0GASPI_RANK=3\0GASPI_NRANKS=4\0GASPI_JOB_ID=x y\0GASPI_MEETING=m\0");
         let expected = Place { job: "x y".into(), rank: 3, meeting: Some("m".into()) };
         assert_eq!(found, Some(expected));
-        let by_hand = place(b"GASPI_JOB_ID=x\0GASPI_RANK=0\0GASPI_NRANKS=1");
-        assert_eq!(by_hand.map(|place| place.meeting), Some(None));
+        for meeting in ["", "\0GASPI_MEETING=tcp:ant:4711", "\0GASPI_MEETING=tcp:[::1]:4711\0"] {
+            let text = format!("GASPI_JOB_ID=x\0GASPI_RANK=0\0GASPI_NRANKS=1{meeting}");
+            let by_hand = place(text.as_bytes());
+            assert_eq!(by_hand.map(|place| place.meeting), Some(None), "{meeting}");
+        }
         for text in [
             &b""[..],
             b"GASPI_JOB_ID=x\0",
