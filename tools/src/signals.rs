@@ -23,8 +23,9 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Blocks these signals. From here on the process can wait for its children. To be called while
-    /// it has one thread.
+    /// Blocks these signals. Those that are ignored (nohup, a job in the background of a script)
+    /// stay so. From here on the process can wait for its children. To be called while it has one
+    /// thread.
     ///
     /// # Errors
     /// Descriptors ran out.
@@ -35,7 +36,8 @@ impl Signals {
         unsafe { libc::sigemptyset(set.as_mut_ptr()) };
         // SAFETY: initialised by the line before.
         let mut set = unsafe { set.assume_init() };
-        for signal in signals {
+        // The kernel keeps a signal that is blocked, though it is ignored.
+        for signal in signals.into_iter().filter(|signal| !is_ignored(*signal)) {
             // SAFETY: the set is initialised; a number that is no signal changes nothing.
             unsafe { libc::sigaddset(&raw mut set, signal) };
         }
@@ -80,6 +82,14 @@ impl Signals {
 pub fn keep_children() {
     // SAFETY: a disposition without a handler.
     unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: all zeroes is a valid record.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: changes nothing and writes the record that it is given.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
 /// "SIGKILL" for 9.

@@ -4,6 +4,8 @@ mod harness;
 
 use harness::far::Far;
 use harness::{Run, gaspi_run};
+use std::fs;
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
@@ -37,4 +39,35 @@ fn gaspi_cleanup_waits_for_ssh_where_children_are_ignored() {
     let job = format!("signals-test-{}", std::process::id());
     command.args(["--ssh", &ssh, "--hosts", "240.0.0.1", "--job", &job]).stdin(Stdio::null());
     without_children(command).finish().success();
+}
+
+/// As by nohup, and by a script that starts it in the background.
+#[test]
+fn signals_that_were_ignored_stay_so() {
+    let far = Far::with("echo up > DIRECTORY/here; read line < DIRECTORY/gate");
+    let (here, path) = (far.fifo("here"), far.fifo("gate"));
+    // Both ends: nobody is waited for.
+    let mut gate = fs::File::options().read(true).write(true).open(path).expect("gate");
+    let ssh = far.path("ssh");
+    let line = format!(
+        "trap '' HUP INT QUIT; exec '{}' --ssh '{}' --hosts 240.0.0.1,127.0.0.1 \
+         sh -c 'echo begun; read line < {}/gate'",
+        env!("CARGO_BIN_EXE_gaspi_run"),
+        ssh.display(),
+        far.directory.path().display()
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).stdin(Stdio::null());
+    let mut run = Run::start(command);
+    let all = |run: &Run| ["HUP", "INT", "QUIT"].into_iter().for_each(|name| run.signal(name));
+    // While the other host is waited for.
+    fs::read(here).expect("here");
+    all(&run);
+    writeln!(gate).expect("gate");
+    // While ranks run.
+    run.lines(2);
+    all(&run);
+    write!(gate, "\n\n").expect("gate");
+    let outcome = run.finish().success();
+    assert_eq!(outcome.stderr, "");
 }
