@@ -251,10 +251,14 @@ fn ranks_of_slurm_meet_on_its_first_host() {
 fn ranks_of_torchrun_meet_at_its_master_by_other_ports() {
     let found = job(&[TORCHRUN]).expect("job");
     assert_eq!((found.local_rank, hub(&found)), (1, ("192.0.2.1", true, None)));
-    let restarted = job(&[TORCHRUN, &[("TORCHELASTIC_RESTART_COUNT", "1")]]).expect("job");
-    assert_ne!(restarted.id, found.id);
-    let one = job(&[TORCHRUN, &[("LOCAL_WORLD_SIZE", "4")]]).expect("job");
+    // Hosts count their own failures only, so there the count is no part of the name.
+    let restart: Set<'_> = &[("TORCHELASTIC_RESTART_COUNT", "1")];
+    let restarted = job(&[TORCHRUN, restart]).expect("job");
+    assert_eq!((&restarted.id, &restarted.server), (&found.id, &found.server));
+    let one_host: Set<'_> = &[("LOCAL_WORLD_SIZE", "4")];
+    let one = job(&[TORCHRUN, one_host]).expect("job");
     assert!(matches!(one.server, ServerLocation::FirstRank(_)));
+    assert_ne!(job(&[TORCHRUN, one_host, restart]).expect("job").server, one.server);
 }
 
 #[test]

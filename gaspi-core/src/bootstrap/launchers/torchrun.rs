@@ -49,12 +49,18 @@ impl Launcher for Torchrun {
         }
         job.local_rank = local_rank(variables, "LOCAL_RANK", job.local_rank)?;
         let part = |name| -> Result<String> { Ok(variables.text(name)?.unwrap_or_default()) };
-        // A restart is another job: what is left of the one before must not be met.
-        let (run, restarts) = (part("TORCHELASTIC_RUN_ID")?, part("TORCHELASTIC_RESTART_COUNT")?);
+        let run = part("TORCHELASTIC_RUN_ID")?;
         let (host, port) = (part("MASTER_ADDR")?, part("MASTER_PORT")?);
-        job.id = format!("torchrun-{run}-{port}-{restarts}");
+        job.id = format!("torchrun-{run}-{port}");
+        let one_host = variables.number("LOCAL_WORLD_SIZE")? == Some(job.size.into());
+        if one_host {
+            // A restart is another job: what is left of the one before must not be met. On several
+            // hosts each agent counts the failures of its own ranks only, so that counts differ. But
+            // agents end their ranks before they agree on the next start.
+            job.id = format!("{}-{}", job.id, part("TORCHELASTIC_RESTART_COUNT")?);
+        }
         let name = derived_name(format!("{} {host} {}", job.id, job.size).as_bytes());
-        if variables.number("LOCAL_WORLD_SIZE")? == Some(job.size.into()) {
+        if one_host {
             job.server = ServerLocation::FirstRank(name);
             return Ok(job);
         }
