@@ -104,6 +104,33 @@ fn a_rank_with_too_few_addresses_is_named_on_all_ranks() -> Result<()> {
     Ok(())
 }
 
+/// By hand, where no launcher tells of the end of a rank.
+#[test]
+fn a_rank_that_finds_no_port_is_heard_of_by_the_one_that_has_one() -> Result<()> {
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+    let start = |rank: &str| {
+        Job::plain(&starved())
+            .env("GASPI_RANK", rank)
+            .env("GASPI_NRANKS", "2")
+            .env("GASPI_JOB_ID", format!("one-port-{}", std::process::id()))
+            .env("GASPI_TRANSPORT", "tcp")
+            .env("GASPI_PORT_RANGE", format!("{port}-{port}"))
+            .arg("init")
+            .start()
+    };
+    for rank in [start("0")?, start("1")?] {
+        let outcome = rank.wait()?.says("GASPI_PORT_RANGE")?;
+        let refused = lines(&outcome, "refused ");
+        if refused.len() != 1 || !refused[0].contains("widen the range") {
+            return Err(outcome.failure("it was to say that there is no port"));
+        }
+        if outcome.elapsed > START_LIMIT {
+            return Err(outcome.failure("it took too long"));
+        }
+    }
+    Ok(())
+}
+
 /// What the error asks for suffices, on one rank and on all.
 #[test]
 fn addresses_that_the_error_asks_for_are_enough() -> Result<()> {

@@ -64,6 +64,20 @@ enum Stage {
     Done,
 }
 
+impl Stage {
+    /// Opens what the others of the job are told of.
+    fn client(job: &Job, config: &Config, device: Option<&Device>) -> Result<Stage> {
+        let (endpoints, addresses) = listen(job)?;
+        let networks = networks(job, config, device)?;
+        let card = card(job, random_u64()?, (addresses, networks))?;
+        let listener = socket::listen(&listener(card.instance))
+            .map_err(|error| Error::os("making the listener of this rank", &error))?;
+        let gathering = Box::new(Client::new(job, config, card)?);
+        let gathering = gathering.agreeing(atomics_by::agreed(job, device));
+        Ok(Stage::Client { gathering, listener: Some(listener), endpoints })
+    }
+}
+
 /// A start that is under way. It survives timeouts: wait again to continue.
 #[derive(Debug)]
 pub struct PendingInit {
@@ -172,14 +186,8 @@ impl PendingInit {
         let stage = if job.size == 1 {
             Stage::Single
         } else {
-            let (endpoints, addresses) = listen(&job)?;
-            let networks = networks(&job, &config, device.as_ref())?;
-            let card = card(&job, random_u64()?, (addresses, networks))?;
-            let listener = socket::listen(&listener(card.instance))
-                .map_err(|error| Error::os("making the listener of this rank", &error))?;
-            let gathering = Box::new(Client::new(&job, &config, card)?);
-            let gathering = gathering.agreeing(atomics_by::agreed(&job, device.as_ref()));
-            Stage::Client { gathering, listener: Some(listener), endpoints }
+            let stage = Stage::client(&job, &config, device.as_ref());
+            stage.inspect_err(|error| report_unable(&job, error))?
         };
         Ok(PendingInit {
             job,
