@@ -6,10 +6,10 @@ mod harness;
 use harness::far::{self, Far};
 use harness::{GUARD, Outcome, Run, ended, gaspi_run, shell};
 use std::fs;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A unique job id.
 fn id(name: &str) -> String {
@@ -289,6 +289,40 @@ fn hosts_that_do_not_finish_in_time_are_named_and_the_others_cleaned_up() {
     let expected = [("240.0.0.7", ""), ("240.0.0.8", ""), ("240.0.0.9", ": odd")];
     assert_eq!(told, expected.map(|(host, words)| late(host, words)));
     assert_eq!(rank.signal(), Some(libc::SIGTERM));
+}
+
+#[test]
+fn many_hosts_are_cleaned_up_some_at_a_time() {
+    const HOSTS: usize = 80;
+    const TOGETHER: usize = 64;
+    let far = Far::with("read line < DIRECTORY/gate");
+    // Both ends: nobody is waited for.
+    let path = far.fifo("gate");
+    let mut gate = fs::File::options().read(true).write(true).open(path).expect("gate");
+    let hosts: Vec<String> = (1..=HOSTS).map(|number| format!("240.0.0.{number}")).collect();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gaspi_cleanup"));
+    command.arg("--ssh").arg(far.path("ssh")).args(["--hosts", &hosts.join(",")]);
+    command.args(["--job", &id("many")]).stdin(Stdio::null());
+    let run = Run::start(command);
+    let begun = || far.calls().lines().count();
+    let await_begun = |count: usize| {
+        let deadline = Instant::now() + GUARD;
+        while begun() < count {
+            assert!(Instant::now() < deadline, "{} of {count}", begun());
+            // Only how often is looked: nothing depends on it.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    await_begun(TOGETHER);
+    // Another one begins when one has ended.
+    for ended in 0..=HOSTS - TOGETHER {
+        await_begun(TOGETHER + ended);
+        assert_eq!(begun(), TOGETHER + ended);
+        gate.write_all(b"\n").expect("gate");
+    }
+    gate.write_all(&[b'\n'; TOGETHER]).expect("gate");
+    let outcome = run.finish().success();
+    assert_eq!(outcome.stderr.matches("there is no process of job").count(), HOSTS);
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! The same on other machines: gaspi_cleanup is run there through ssh, one thread for each.
+//! The same on other machines: gaspi_cleanup is run there through ssh, on some of them at a time,
+//! by a thread each.
 
 use crate::arguments::Arguments;
 use crate::remote_run::{self, Ran};
@@ -7,41 +8,77 @@ use gaspi_tools::remote_shell::RemoteShell;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::vec::IntoIter;
 use std::time::Duration;
 
 /// Seconds for which a silent machine is waited for.
 const DEAD_AFTER: u64 = 5;
 
+/// Machines that are cleaned up at the same time.
+const TOGETHER: usize = 64;
+
+/// What is to be done on other machines.
+#[derive(Debug)]
+struct Work {
+    ssh: RemoteShell,
+    tool: Tool,
+    words: Vec<OsString>,
+    limit: Duration,
+    /// Those that nobody has begun with.
+    hosts: Mutex<IntoIter<String>>,
+}
+
+impl Work {
+    /// Cleans up one machine after the other; true if all of them are clean.
+    fn run(&self) -> bool {
+        let mut all_clean = true;
+        while let Some(host) = self.next() {
+            all_clean &= clean(&self.ssh, &self.tool, &self.words, &host, self.limit);
+        }
+        all_clean
+    }
+
+    fn next(&self) -> Option<String> {
+        self.hosts.lock().unwrap_or_else(PoisonError::into_inner).next()
+    }
+}
+
 /// What is under way on other machines.
 #[derive(Debug)]
 pub(crate) struct Far {
-    /// Each says whether its machine is clean.
+    work: Arc<Work>,
+    /// Each says whether its machines are clean.
     threads: Vec<JoinHandle<bool>>,
 }
 
 impl Far {
-    /// Begins on all of these hosts.
+    /// Begins on these hosts.
     pub(crate) fn start(arguments: &Arguments, hosts: Vec<String>) -> Result<Far, String> {
         let (program, options) = (arguments.ssh.as_deref(), &arguments.ssh_options);
         let ssh = RemoteShell::new(program, "ssh", options, DEAD_AFTER)?;
         let tool = Tool::own("gaspi_cleanup").map_err(|error| format!("its own file: {error}"))?;
-        let words = Arc::new(words(arguments));
-        let (ssh, tool, limit) = (Arc::new(ssh), Arc::new(tool), arguments.timeout);
-        let start = |host: String| {
-            let (ssh, tool, words) = (ssh.clone(), tool.clone(), words.clone());
-            thread::spawn(move || clean(&ssh, &tool, &words, &host, limit))
+        let (words, limit, count) = (words(arguments), arguments.timeout, hosts.len());
+        let hosts = Mutex::new(hosts.into_iter());
+        let work = Arc::new(Work { ssh, tool, words, limit, hosts });
+        let start = || {
+            let work = work.clone();
+            thread::Builder::new().spawn(move || work.run()).ok()
         };
-        Ok(Far { threads: hosts.into_iter().map(start).collect() })
+        // Where there are fewer threads, the others take longer.
+        let threads = (0..count.min(TOGETHER)).map_while(|_| start()).collect();
+        Ok(Far { work, threads })
     }
 
     /// Waits for all of them; true if nothing is left that was to be ended.
     pub(crate) fn finish(self) -> bool {
-        // Each has to be waited for.
-        let ends: Vec<bool> =
-            self.threads.into_iter().map(|thread| thread.join().unwrap_or(false)).collect();
-        ends.into_iter().all(|clean| clean)
+        // Threads leave nothing to be begun with.
+        let mut all_clean = !self.threads.is_empty() || self.work.run();
+        for thread in self.threads {
+            all_clean &= thread.join().unwrap_or(false);
+        }
+        all_clean
     }
 }
 
