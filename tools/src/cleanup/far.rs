@@ -10,8 +10,8 @@ use std::io::{self, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::vec::IntoIter;
 use std::time::Duration;
+use std::vec::IntoIter;
 
 /// Seconds for which a silent machine is waited for.
 const DEAD_AFTER: u64 = 5;

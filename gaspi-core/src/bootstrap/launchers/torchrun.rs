@@ -55,8 +55,8 @@ impl Launcher for Torchrun {
         let one_host = variables.number("LOCAL_WORLD_SIZE")? == Some(job.size.into());
         if one_host {
             // A restart is another job: what is left of the one before must not be met. On several
-            // hosts each agent counts the failures of its own ranks only, so that counts differ. But
-            // agents end their ranks before they agree on the next start.
+            // hosts each agent counts the failures of its own ranks only, so that counts differ.
+            // But agents end their ranks before they agree on the next start.
             job.id = format!("{}-{}", job.id, part("TORCHELASTIC_RESTART_COUNT")?);
         }
         let name = derived_name(format!("{} {host} {}", job.id, job.size).as_bytes());
