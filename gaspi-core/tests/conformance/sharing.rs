@@ -377,6 +377,38 @@ fn what_waits_for_a_pair_that_the_peer_does_not_have_shares_another_one() {
     });
 }
 
+fn each_queue_ends_by_itself_where_what_waited_together_moves() {
+    // As above. Rank 0 has two pairs, so that the second queue waits in the lane of the last one.
+    let told = Barrier::new(3);
+    run_with_pairs((3, 2), "", |rt, fabric| {
+        make(rt, S0, 8192);
+        make_queues(rt);
+        meet(rt);
+        if rt.rank() != Rank(1) {
+            rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+            rt.wait(Q0, LIMIT).expect("wait");
+        }
+        meet(rt);
+        told.wait();
+        if rt.rank() == Rank(0) {
+            // Rank 1 does not answer before both have been waited for.
+            fabric.keep(1, 1);
+            for queue in [Q3, Q1] {
+                rt.write(&eight(Rank(1)), queue, LIMIT).expect("posted");
+            }
+            for queue in [Q1, Q3] {
+                fails!(rt.wait(queue, Timeout::Test), Error::Timeout { .. });
+            }
+            fabric.keep(1, 0);
+            for queue in [Q3, Q1] {
+                rt.wait(queue, LIMIT).expect("it shares the first pair");
+            }
+        }
+        told.wait();
+        meet(rt);
+    });
+}
+
 fn a_segment_is_deleted_while_queues_that_share_use_it() {
     run_with_pairs((2, 1), "", |rt, _| {
         make(rt, S0, 8192);
@@ -434,5 +466,6 @@ tests! {
         memory_that_the_device_does_not_take_keeps_the_order_of_a_queue_that_shares;
     VERBS:
         a_pair_that_breaks_fails_all_that_share_it_and_no_other,
+        each_queue_ends_by_itself_where_what_waited_together_moves,
         what_waits_for_a_pair_that_the_peer_does_not_have_shares_another_one;
 }

@@ -182,7 +182,10 @@ impl<'a> Verbs<'a> {
         let (mut ended, mut state) = (Ended::default(), lane.lock());
         match used.of {
             _ if state.pair.is_some() => {}
-            Some(queue) => state.lose_waiting_of(queue, &mut ended),
+            Some(queue) => {
+                state.lose_waiting_of(queue, &mut ended);
+                self.table.note_waiting(&state, lane.peer);
+            }
             None => state.lose_all(lane.queue, &mut ended),
         }
         ended.mark(self.up, lane.peer);

@@ -15,7 +15,7 @@ use super::ended::Ended;
 use super::guests::{Route, bit, each};
 use super::lane::{Lane, LaneState, Request};
 use super::{STREAM, Verbs};
-use crate::ids::QueueId;
+use crate::ids::{QueueId, Rank};
 use crate::sync::once_arc::OnceArc;
 use crate::sync::{MutexGuard, Ordering};
 use std::ptr;
@@ -40,7 +40,8 @@ impl LaneState {
         counted.fold(0, |bits, (stream, _)| bits | bit(stream.queue))
     }
 
-    /// Takes what waits of a queue.
+    /// Takes what waits of a queue, where there is no pair. What others have ended behind may go
+    /// with it, or come to lie elsewhere: see [`note_waiting`](super::DeviceTable::note_waiting).
     pub(super) fn take_waiting_of(&mut self, queue: QueueId) -> Vec<Request> {
         let mut taken = Vec::new();
         for request in std::mem::take(&mut self.waiting) {
@@ -54,7 +55,17 @@ impl LaneState {
                 self.waiting.push_back(request);
             }
         }
+        if !taken.is_empty() {
+            self.unfinished = self.waiting_unfinished();
+        }
         taken
+    }
+
+    /// Writes that wait, and behind which nothing ends.
+    fn waiting_unfinished(&self) -> u32 {
+        let ends = |it: &&Request| matches!(it, Request::Finish { .. } | Request::Fence { .. });
+        let behind = self.waiting.iter().rev().take_while(|request| !ends(request));
+        behind.filter(|request| matches!(request, Request::Put { .. })).count() as u32
     }
 
     /// What waits of a queue is lost.
@@ -130,6 +141,7 @@ impl<'a> Verbs<'a> {
             return now;
         }
         let moved = state.take_waiting_of(own.queue);
+        self.table.note_waiting(&state, own.peer);
         state.sharing.guests &= !bit(own.queue);
         if ptr::eq(own, now) {
             // From here on no thread posts to its own pair, should one come up.
@@ -147,6 +159,7 @@ impl<'a> Verbs<'a> {
         if !moved.is_empty() {
             route.moves += 1;
             moved.into_iter().for_each(|request| state.push(request));
+            self.table.note_waiting(&state, own.peer);
             self.table.has_stalled.store(true, Ordering::Release);
             self.stream.sets.wakeup.wake();
         }
@@ -178,6 +191,12 @@ impl<'a> Verbs<'a> {
 }
 
 impl super::DeviceTable {
+    /// A wait for any queue of which something waits in a lane looks whether it ends: with the
+    /// lane's lock, where that of another queue did and is there no more.
+    pub(super) fn note_waiting(&self, state: &LaneState, peer: Rank) {
+        each(state.waiting_queues()).for_each(|queue| self.note_unfinished(queue, peer));
+    }
+
     /// Says once that queues share pairs.
     fn tell_of_sharing(&self, own: &Lane, via: QueueId) {
         let (queue, peer) = (own.queue, own.peer);
@@ -190,5 +209,58 @@ impl super::DeviceTable {
         } else {
             log::debug!("{queue} to {peer} shares the pair of {via}: {reason}");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{NotificationId, SegmentId};
+    use crate::wire::message::{Put, RemoteAddress, Stream};
+
+    const Q0: QueueId = QueueId(0);
+    const Q1: QueueId = QueueId(1);
+
+    fn stream(queue: QueueId) -> Stream {
+        Stream { queue, generation: 0 }
+    }
+
+    fn put(queue: QueueId) -> Request {
+        let remote = RemoteAddress { segment: SegmentId(0), generation: 0, offset: 0 };
+        let (notification, stream) = (NotificationId(0), stream(queue));
+        let put = Put { stream, remote, size: 0, last: true, notification, value: 1 };
+        Request::Put { put, data: None }
+    }
+
+    /// Two queues of which one has asked for the end of what waits.
+    fn finished_by(queue: QueueId) -> LaneState {
+        let mut state = LaneState::default();
+        let finish = Request::Finish { stream: stream(queue), requests: 1 };
+        [put(Q0), put(Q1), finish].into_iter().for_each(|request| state.push(request));
+        assert!(!state.is_unfinished());
+        state
+    }
+
+    #[test]
+    fn what_ended_with_a_queue_that_has_gone_is_unfinished_again() {
+        let mut state = finished_by(Q1);
+        assert_eq!(state.take_waiting_of(Q1).len(), 2);
+        assert!(state.is_unfinished() && state.waiting_queues() == bit(Q0));
+        let mut state = finished_by(Q1);
+        state.lose_waiting_of(Q1, &mut Ended::default());
+        assert!(state.is_unfinished());
+    }
+
+    #[test]
+    fn what_ends_with_a_queue_that_remains_is_no_more_unfinished() {
+        let mut state = finished_by(Q1);
+        let moved = state.take_waiting_of(Q0);
+        assert!(!state.is_unfinished());
+        assert!(state.take_waiting_of(QueueId(2)).is_empty());
+        assert!(!state.is_unfinished());
+        // Where it goes nothing ends behind it.
+        let mut next = LaneState::default();
+        moved.into_iter().for_each(|request| next.push(request));
+        assert!(next.is_unfinished());
     }
 }
