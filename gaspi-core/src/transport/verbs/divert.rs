@@ -78,6 +78,8 @@ impl Verbs<'_> {
             carrier.hand_over(CarrierKind::Stream as u8);
         }
         state.set_diverting(false);
+        // Answers to the peer that have waited behind, which no stream carries.
+        self.pump(lane, state);
     }
 
     /// Posts a request to the stream; one that cannot be posted is lost.

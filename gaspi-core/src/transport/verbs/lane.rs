@@ -567,11 +567,13 @@ impl LaneState {
         }
     }
 
-    /// The pair is gone before anything was posted to it but what proves the way.
+    /// The pair is gone before anything was posted to it but what proves the way. The peer may have
+    /// used it: what was to be answered by it is not.
     pub(super) fn drop_pair(&mut self) {
         self.direct.clear();
         self.pair = None;
         self.sent.clear();
+        self.drop_answers();
     }
 
     /// Nothing comes of anything: what was under way is lost, and what waits.

@@ -90,10 +90,15 @@ impl Verbs<'_> {
 }
 
 impl LaneState {
+    /// Whether the pair is the one of this number.
+    pub(super) fn has_pair(&self, number: u32) -> bool {
+        self.pair.as_ref().is_some_and(|pair| pair.number() == number)
+    }
+
     /// Whether a completion is of this pair and ends nothing that was noted; its places in the send
     /// queue can be used again then.
     fn frees(&self, completion: &Completion) -> bool {
-        let is_own = self.pair.as_ref().is_some_and(|pair| pair.number() == completion.number);
+        let is_own = self.has_pair(completion.number);
         let ends_none = self.sent.front().is_none_or(|sent| sent.last > completion.id);
         let frees = is_own && ends_none && matches!(completion.outcome, Outcome::Done);
         if frees {

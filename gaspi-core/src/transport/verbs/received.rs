@@ -1,7 +1,7 @@
 //! What has come to the receive queue: messages of peers, and notifications of their writes.
 
 use super::byte_stream::Chunk;
-use super::lane::Request;
+use super::lane::{LaneState, Request};
 use super::receives::Receives;
 use super::work::{self, Completion, Outcome};
 use super::{ATOMICS, STREAM, Verbs};
@@ -39,8 +39,11 @@ impl Verbs<'_> {
             Some(Action::Nothing | Action::Answered) => {}
             Some(Action::Answer(frame) | Action::Value(frame)) => {
                 let mut state = lane.lock();
-                state.push(Request::Answer(frame));
-                self.pump(lane, state);
+                // Else its pair has been taken down meanwhile.
+                if state.has_pair(completion.number) {
+                    state.push(Request::Answer(frame));
+                    self.pump(lane, state);
+                }
             }
             _ => self.fail(lane.lock(), "the peer does not keep to the protocol"),
         }
@@ -65,5 +68,32 @@ impl Verbs<'_> {
     fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
         let frame = Frame::decode(bytes.get(PREFIX..)?)?;
         Some(self.target().handle(peer, 0, &mut Served::default(), frame))
+    }
+}
+
+impl LaneState {
+    /// There is no pair any more that answers could go by.
+    pub(super) fn drop_answers(&mut self) {
+        let before = self.waiting.len();
+        self.waiting.retain(|request| !matches!(request, Request::Answer(_)));
+        self.counters.ended += (before - self.waiting.len()) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::QueueId;
+    use crate::wire::message::Stream;
+
+    #[test]
+    fn an_answer_goes_with_the_pair_that_it_was_for() {
+        let mut state = LaneState::default();
+        let (stream, reason) = (Stream { queue: QueueId(0), generation: 0 }, String::new());
+        state.push(Request::Answer(Frame::Refused { stream, reason }));
+        let begun = state.begun();
+        assert!(!state.has_no_request() && state.has_before(begun));
+        state.drop_pair();
+        assert!(state.has_no_request() && !state.has_before(begun));
     }
 }
