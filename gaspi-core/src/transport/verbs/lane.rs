@@ -572,6 +572,7 @@ impl LaneState {
     pub(super) fn drop_pair(&mut self) {
         self.direct.clear();
         self.pair = None;
+        self.failed = None;
         self.sent.clear();
         self.drop_answers();
     }

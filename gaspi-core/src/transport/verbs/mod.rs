@@ -551,10 +551,13 @@ impl<'a> Verbs<'a> {
     fn sent(self, completion: &Completion) {
         // Else of a pair that has been taken down.
         let Some(lane) = self.lane_of(completion.number) else { return };
+        let mut state = lane.lock();
+        if !state.is_told_by(completion) {
+            return;
+        }
         match completion.outcome {
             Outcome::Done => {
                 let mut ended = Ended::default();
-                let mut state = lane.lock();
                 let was_up = state.pairing.is_up();
                 state.completed(completion, &mut ended);
                 let comes_up = !was_up && state.pairing.is_up();
@@ -579,7 +582,8 @@ impl<'a> Verbs<'a> {
                     libibverbs_sys::IBV_WC_RETRY_EXC_ERR => Again::Later,
                     _ => Again::NotByTime,
                 };
-                lane.lock().note_failure(&reason, again);
+                state.note_failure(&reason, again);
+                drop(state);
                 self.table.has_stalled.store(true, Ordering::Release);
             }
         }

@@ -189,3 +189,29 @@ fn peers_without_a_pair_cost_a_place_in_the_table_of_a_queue() {
     let lane = size_of::<Lane>();
     assert!(lane < 1024, "{lane} bytes for a lane");
 }
+
+#[test]
+fn completions_of_a_pair_that_is_gone_tell_nothing_of_the_next() {
+    let mock = MockCard::load().expect("the mock card has been built");
+    let fabric = mock.fabric(&Options::kind());
+    let table = open(&fabric, &mock, 0, 2);
+    let (handles, memory) = (&table.device.handles, table.device.flush_memory());
+    let end = || QueuePair::new(handles, memory, WriteEnd::Read, PairKind::Data).expect("an end");
+    let mut state = table.lane(Q0, Rank(1)).lock();
+    state.pair = Some(end());
+    state.direct.posted(true);
+    let of =
+        |number| Completion { id: 0, number, bytes: 0, immediate: None, outcome: Outcome::Done };
+    let number = |state: &LaneState| state.pair.as_ref().expect("an end").number();
+    let first = of(number(&state));
+    assert!(state.is_told_by(&first) && !state.is_told_by(&of(first.number + 1)));
+    state.note_failure("it was refused", Again::NotByTime);
+    state.drop_pair();
+    assert!(!state.has_failed() && !state.is_told_by(&first));
+    state.pair = Some(end());
+    // Also where the device has given it the same number.
+    let next = of(number(&state));
+    assert!(!state.is_told_by(&first) && !state.is_told_by(&next));
+    state.direct.posted(true);
+    assert!(state.is_told_by(&Completion { id: 1, ..next }));
+}
