@@ -5,6 +5,7 @@ use super::verbs::{LARGE, LIMIT_OF_CHANGE, NO_ANSWER, exchange};
 use super::*;
 use crate::ranks::{run_with_devices, run_with_prepared, run_without_messages};
 use gaspi_mock_card::Fabric;
+use std::sync::Barrier;
 
 /// Two ranks whose devices carry messages.
 fn run_with_messages(body: impl Fn(&Runtime, &Fabric) + Sync) {
@@ -143,6 +144,46 @@ fn each_error_of_a_completion_costs_a_queue_and_names_the_peer() {
             }
             meet(rt);
             exchange(rt, 1);
+        }
+    });
+}
+
+/// Though the peer has told of the end before the rank has looked.
+fn a_rank_hears_from_its_own_device_what_has_ended_a_pair() {
+    let both = Barrier::new(2);
+    run_with_messages(|rt, fabric| {
+        make(rt, S0, 8192);
+        let peer = Rank(1 - rt.rank().0);
+        for round in 0..20 {
+            until_by_device(rt, peer, Q0);
+            make(rt, S1, 8192);
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                both.wait();
+                rt.segment_delete(S1).expect("delete");
+                // The access has the device flush this.
+                fabric.hold(1, 1);
+                rt.write(&eight(peer), Q0, LIMIT).expect("posted");
+                both.wait();
+                both.wait();
+                fabric.hold(1, 0);
+                fails!(rt.wait(Q0, LIMIT), Error::RequestFailed { .. });
+                both.wait();
+            } else {
+                // It hears neither of the delete nor of what its device tells.
+                fabric.keep(0, 1);
+                both.wait();
+                both.wait();
+                rt.write(&Transfer { remote: S1, ..eight(peer) }, Q0, LIMIT).expect("posted");
+                both.wait();
+                both.wait();
+                fabric.keep(0, 0);
+                let reason = rt.wait(Q0, LIMIT).expect_err("it is gone").to_string();
+                assert!(reason.contains("refuses the access"), "round {round}: {reason}");
+                rt.segment_delete(S1).expect("delete");
+            }
+            rt.queue_purge(Q0, LIMIT).expect("purge");
+            meet(rt);
         }
     });
 }
@@ -327,6 +368,7 @@ tests! {
         a_post_that_is_refused_is_never_lost_in_silence,
         a_post_that_the_device_refuses_costs_its_queue_only,
         a_queue_is_purged_with_requests_under_way,
+        a_rank_hears_from_its_own_device_what_has_ended_a_pair,
         a_wait_for_a_notification_outlasts_a_pair_that_failed,
         each_error_of_a_completion_costs_a_queue_and_names_the_peer,
         memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment,

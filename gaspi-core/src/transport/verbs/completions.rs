@@ -1,5 +1,6 @@
 //! Takes completions from a device's queues.
 
+use super::Verbs;
 use super::device::Device;
 use super::work::{BATCH, Completions};
 use crate::sync::Ordering;
@@ -32,5 +33,15 @@ impl Device {
     /// Whether a completion queue has failed since this was asked.
     pub(super) fn take_blindness(&self) -> bool {
         self.is_blind.load(Ordering::Relaxed) && self.is_blind.swap(false, Ordering::Relaxed)
+    }
+}
+
+impl Verbs<'_> {
+    /// Handles what has completed of this rank's requests; whether there was anything.
+    pub(super) fn look_at_sent(self) -> bool {
+        let mut completions = Completions::none();
+        self.table.device.poll_sent(&mut completions);
+        completions.iter().for_each(|completion| self.sent(&completion));
+        completions.count() > 0
     }
 }

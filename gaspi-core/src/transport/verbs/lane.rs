@@ -149,7 +149,7 @@ pub(super) struct LaneState {
     pub(super) counters: Counters,
     /// The request that the device has refused, and why.
     refused: Option<(Stream, u32)>,
-    failed: Option<Failure>,
+    pub(super) failed: Option<Failure>,
     pub(super) diversion: Diversion,
     /// The bytes of the last message.
     message: Vec<u8>,

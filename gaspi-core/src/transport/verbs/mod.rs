@@ -432,14 +432,8 @@ impl<'a> Verbs<'a> {
 
     fn poll_with(self, mut receives: MutexGuard<'_, Receives>) -> bool {
         let _handling = epoch::handling();
-        let mut busy = false;
+        let mut busy = self.look_at_sent();
         let mut completions = Completions::none();
-        self.table.device.poll_sent(&mut completions);
-        for completion in completions.iter() {
-            busy = true;
-            self.sent(&completion);
-        }
-        completions.clear();
         self.table.device.poll_received(&mut completions);
         for completion in completions.iter() {
             busy = true;

@@ -32,15 +32,18 @@ impl Verbs<'_> {
             return;
         }
         if let Pairing::Ended { .. } | Pairing::Lost { .. } = pairing {
-            // This rank's own device may tell the reason, where the peer only knows of the end.
+            // This rank's own device may tell the reason, where the peer only knows of the end; also
+            // where a thread looks already, as this one may.
             self.poll();
+            self.look_at_sent();
         }
         let lane = self.table.lane(queue, peer);
         let mut state = lane.lock();
         let steps = match pairing {
             Pairing::Offer(offer) => state.pairing.on_offer(offer),
             Pairing::Connected { attempt, .. } => state.pairing.on_connected(attempt),
-            Pairing::Ended { attempt, refuses, reason, .. } => {
+            Pairing::Ended { attempt, refuses, reason: told, .. } => {
+                let reason = state.failed_by_device().unwrap_or(told);
                 // The peer has been the first to find that there is no answer.
                 let is_unanswered = refuses && state.pairing.is_proving(attempt);
                 let steps = state.pairing.on_ended(attempt, &reason, refuses);
@@ -49,7 +52,10 @@ impl Verbs<'_> {
                 }
                 steps
             }
-            Pairing::Lost { attempt, .. } => state.pairing.on_lost(attempt, LOST),
+            Pairing::Lost { attempt, .. } => {
+                let reason = state.failed_by_device();
+                state.pairing.on_lost(attempt, reason.as_deref().unwrap_or(LOST))
+            }
         };
         let mut ended = Ended::default();
         self.carry_out(lane, &mut state, steps, &mut ended);
@@ -412,6 +418,13 @@ impl Verbs<'_> {
             state = lane.lock();
             state.outbox.telling = false;
         }
+    }
+}
+
+impl LaneState {
+    /// What this rank's device has told of the pair, if that is the reason of its end.
+    fn failed_by_device(&self) -> Option<String> {
+        self.failed.as_ref().filter(|_| self.refuses()).map(|failure| failure.reason.clone())
     }
 }
 
