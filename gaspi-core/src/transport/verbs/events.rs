@@ -20,6 +20,8 @@ use std::os::fd::BorrowedFd;
 
 /// How often a thread that is about to rest looks, while something comes each time.
 const LOOKS_AT_REST: usize = 8;
+/// And one that handles all that has come. What comes meanwhile can wait: peers may never stop.
+const LOOKS_AT_ALL: usize = 128;
 
 /// Whether a device can carry requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -181,7 +183,7 @@ impl Verbs<'_> {
         self.table.disarm();
         let next_ns = self.retry_messages();
         self.carry_connections();
-        while self.poll() {}
+        self.poll_for_a_while();
         let level = if self.has_to_look() {
             armed::FOR_ALL
         } else if self.table.device.carries_messages() {
@@ -192,6 +194,11 @@ impl Verbs<'_> {
         self.table.arming.resting.store(level, Ordering::Relaxed);
         self.rest();
         next_ns
+    }
+
+    /// Handles what has come, as long as there is something, and not for ever.
+    pub(super) fn poll_for_a_while(self) {
+        let _all = (0..LOOKS_AT_ALL).all(|_| self.poll());
     }
 
     fn has_to_look(self) -> bool {

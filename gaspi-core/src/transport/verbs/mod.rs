@@ -449,7 +449,8 @@ impl<'a> Verbs<'a> {
             self.try_scarce();
             busy = true;
         }
-        if !busy && take(&self.table.resets.any) {
+        let due = receives.busy_looks.note(busy);
+        if due && take(&self.table.resets.any) {
             let _uncancelled = cancel::hold_off();
             let resets = std::mem::take(&mut *self.table.resets.peers.lock());
             for peer in &resets {
@@ -461,8 +462,8 @@ impl<'a> Verbs<'a> {
             self.feed_parked(&mut receives);
             busy = true;
         }
-        if !busy {
-            busy = self.reset_ended();
+        if due {
+            busy |= self.reset_ended();
         }
         if busy {
             self.end_of_bytes(&mut receives);

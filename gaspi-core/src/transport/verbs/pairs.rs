@@ -148,7 +148,7 @@ impl Verbs<'_> {
 
     /// This rank leaves: all pairs of queues go, those of connections remain.
     pub(crate) fn close_queues(self) {
-        while self.poll() {}
+        self.poll_for_a_while();
         self.table.end_vouching();
         let of_queue = |lane: &&Lane| lane.queue != STREAM;
         self.table.used(None).filter(of_queue).for_each(|lane| self.reset_lane(lane, false));

@@ -12,6 +12,22 @@ use std::ptr;
 /// Buffers that are posted at once, in a chain.
 const CHAIN: usize = 16;
 
+/// Looks that find something, at most, before one at what is rare.
+const BUSY_LOOKS: u32 = 64;
+
+/// How many looks in a row have found something.
+#[derive(Debug, Default)]
+pub(super) struct BusyLooks(u32);
+
+impl BusyLooks {
+    /// Whether what is rare is due behind this look: once nothing comes, and now and then where
+    /// peers never stop to send.
+    pub(super) fn note(&mut self, busy: bool) -> bool {
+        self.0 = if busy { self.0 + 1 } else { 0 };
+        self.0.is_multiple_of(BUSY_LOOKS)
+    }
+}
+
 /// The buffers.
 #[derive(Debug)]
 pub(super) struct Receives {
@@ -28,6 +44,7 @@ pub(super) struct Receives {
     pub(super) last: Option<Found>,
     /// Looks of threads that wait for messages.
     pub(super) message_looks: u32,
+    pub(super) busy_looks: BusyLooks,
     pub(super) streams: Streams,
 }
 
@@ -57,6 +74,7 @@ impl Receives {
             limit_set: false,
             last: None,
             message_looks: 0,
+            busy_looks: BusyLooks::default(),
             streams,
         };
         receives.refill(device)?;
@@ -167,4 +185,18 @@ fn bytes_of(memory: &Mapping, place: usize, len: u32) -> &[u8] {
     let start = memory.as_ptr().wrapping_add(place * RECEIVE_BYTES);
     // SAFETY: a part of the memory, which nobody writes meanwhile.
     unsafe { std::slice::from_raw_parts(start, len) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_rare_is_looked_at_though_something_comes_each_time() {
+        let mut looks = BusyLooks::default();
+        assert!(looks.note(false) && looks.note(false));
+        let due: Vec<u32> = (1..=2 * BUSY_LOOKS + 1).filter(|_| looks.note(true)).collect();
+        assert_eq!(due, [BUSY_LOOKS, 2 * BUSY_LOOKS]);
+        assert!(looks.note(false) && !looks.note(true));
+    }
 }
