@@ -131,6 +131,13 @@ fn each_pair_takes_the_lid_that_the_port_has_then() {
     });
 }
 
+fn a_port_of_ethernet_with_a_lid_is_one_of_roce() {
+    run_without_messages(2, "link_layer=2,lid=1", |rt, _| {
+        make(rt, S0, 8192);
+        exchange(rt, Q0, 1);
+    });
+}
+
 fn a_device_without_room_for_what_each_rank_needs_is_an_error_of_init() {
     for (options, told) in [
         ("max_registered=4096", "ulimit -l"),
@@ -358,6 +365,7 @@ tests! {
         a_gid_that_is_gone_has_a_substitute_in_the_next_pair,
         a_gid_that_moves_is_found_again_for_the_next_pair,
         a_job_without_an_active_port_ends_at_init,
+        a_port_of_ethernet_with_a_lid_is_one_of_roce,
         a_network_that_is_asked_for_narrows_the_choice,
         each_pair_takes_the_lid_that_the_port_has_then,
         a_rank_tells_which_ports_there_are_and_why_one_is_used,

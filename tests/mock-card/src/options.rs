@@ -123,7 +123,8 @@ numbers! {
         link_local = 1;
         /// Entries of the table of partition keys.
         pkeys = 1;
-        /// Added to the LID of the port, as if the subnet manager had given it another one.
+        /// Added to the LID of the port, as if the subnet manager had given it another one. On
+        /// Ethernet, where a LID means nothing, the one that the port tells nevertheless.
         lid = 0;
         /// 1: the port is active at first.
         port_up = 1;

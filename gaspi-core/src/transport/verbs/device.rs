@@ -390,8 +390,8 @@ impl Handles {
     /// Where an end with this GID answers.
     pub(super) fn address(&self, gid: GidEntry) -> EndAddress {
         let Port { lid, mtu, global, .. } = self.port;
-        // Ports of Ethernet have none.
-        let lid = if global { lid } else { self.gid_table().lid().unwrap_or(lid) };
+        // Ports of Ethernet have none, whatever their driver tells.
+        let lid = if global { 0 } else { self.gid_table().lid().unwrap_or(lid) };
         EndAddress { gid: gid.gid, lid, mtu, reads: self.limits.reads }
     }
 }

@@ -321,7 +321,9 @@ unsafe extern "C" fn query_port(
     found.max_msg_sz = card.limits.max_msg_sz as u32;
     found.pkey_tbl_len = card.traits.pkeys as u16;
     found.link_layer = card.traits.link_layer as u8;
-    found.lid = if card.traits.link_layer == 1 { lid(context.card, &card.traits) } else { 0 };
+    let is_infiniband = card.traits.link_layer == 1;
+    found.lid =
+        if is_infiniband { lid(context.card, &card.traits) } else { card.traits.lid as u16 };
     (found.active_width, found.active_speed) = (2, 32);
     let size = size.min(size_of::<ibv_port_attr>());
     // SAFETY: C contract: the program's struct has `size` bytes.
