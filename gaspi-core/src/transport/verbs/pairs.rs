@@ -151,12 +151,15 @@ impl Verbs<'_> {
         self.poll_for_a_while();
         self.table.end_vouching();
         let of_queue = |lane: &&Lane| lane.queue != STREAM;
-        self.table.used(None).filter(of_queue).for_each(|lane| self.reset_lane(lane, false));
+        self.table
+            .used(None)
+            .filter(of_queue)
+            .for_each(|lane| self.reset_lane(lane, lane.lock(), false));
     }
 
     /// This rank has left: all pairs go.
     pub(crate) fn close(self) {
-        self.table.used(None).for_each(|lane| self.reset_lane(lane, false));
+        self.table.used(None).for_each(|lane| self.reset_lane(lane, lane.lock(), false));
     }
 
     /// Nothing more comes by pairs that went with the connection to `peer`.
@@ -197,15 +200,16 @@ impl Verbs<'_> {
     pub(super) fn reset(self, peer: Rank, tells: bool) {
         let lives = self.up.ranks().check_alive(peer, "a request").is_ok();
         for lane in self.table.used_with(peer) {
-            if lives && !lane.shown.attempts.is_lost(lane.lock().pairing.attempt()) {
-                continue;
+            let state = lane.lock();
+            if !lives || lane.shown.attempts.is_lost(state.pairing.attempt()) {
+                self.reset_lane(lane, state, tells && lives);
             }
-            self.reset_lane(lane, tells && lives);
         }
     }
 
-    pub(super) fn reset_lane(self, lane: &Lane, tells: bool) {
-        let mut state = lane.lock();
+    /// The same of one lane, whatever becomes of the attempt that the caller has found with its
+    /// lock.
+    pub(super) fn reset_lane(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>, tells: bool) {
         state.outbox.messages.clear();
         let mut steps = state.pairing.reset(LOST);
         steps.retain(|step| tells || !matches!(step, Step::TellLoss(_)));

@@ -59,7 +59,7 @@ impl Verbs<'_> {
             self.own_device().store(self.table.device.identity(), Ordering::Release);
         } else {
             log::debug!("writes to this rank end with a read: its device does not reach itself");
-            self.reset_lane(lane, false);
+            self.reset_lane(lane, lane.lock(), false);
         }
     }
 
