@@ -124,6 +124,29 @@ fn news_by_a_socket_comes_behind_the_data() {
     });
 }
 
+fn news_by_a_socket_comes_behind_the_data_though_the_own_pair_has_failed() {
+    let ask = |choice: &mut DeviceChoice| {
+        choice.messages =
+            if is_thread_of(0) { MessageCarrier::Tcp } else { MessageCarrier::Device };
+    };
+    run_held_back(2, ask, |rt, fabric| {
+        make(rt, S0, 8192);
+        meet(rt);
+        for round in 1..=10 {
+            if rt.rank() == Rank(0) {
+                write_to_one(rt, round);
+                // That by which rank 1 makes what it has taken visible.
+                fabric.break_pairs(1, 1);
+            }
+            meet(rt);
+            if rt.rank() == Rank(1) {
+                assert_eq!(get_u64(rt, S0, 8), round, "a barrier comes behind what was waited for");
+            }
+            meet(rt);
+        }
+    });
+}
+
 fn news_by_shared_memory_comes_behind_the_data() {
     // Ranks 1 and 3 share memory, each with a device of its own.
     let ask = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
@@ -260,5 +283,6 @@ tests! {
         each_number_of_writes_ends_when_the_last_is_in_its_place,
         a_wait_sends_no_read_where_the_target_vouches,
         a_wait_for_one_write_has_the_device_write_nothing_more,
-        news_by_a_socket_comes_behind_the_data;
+        news_by_a_socket_comes_behind_the_data,
+        news_by_a_socket_comes_behind_the_data_though_the_own_pair_has_failed;
 }

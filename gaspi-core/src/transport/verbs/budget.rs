@@ -6,7 +6,7 @@
 //! Pairs of messages get half of them at most: where devices are wanted for data alone, or many
 //! peers share few pairs, it is data that needs them.
 //!
-//! Invariant: an end exists only while it is counted here.
+//! Invariant: an end exists only while it is counted here, but for that of a rank with itself.
 
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
@@ -56,6 +56,9 @@ pub(super) enum PairKind {
     Data,
     /// The bytes of connections.
     Messages,
+    /// That of a rank with itself: without it what the rank has vouched for does not hold, so that
+    /// it takes no other's place, nor loses its own.
+    Own,
 }
 
 /// The pairs of a rank.
@@ -107,6 +110,9 @@ impl Budget {
     /// # Errors
     /// There is none left.
     pub(super) fn take(&self, kind: PairKind) -> Result<(), NotMade> {
+        if kind == PairKind::Own {
+            return Ok(());
+        }
         let limit = self.limit.load(Ordering::Relaxed);
         if kind == PairKind::Messages {
             count_below(&self.of_messages, limit / 2).map_err(|_| {
@@ -128,6 +134,9 @@ impl Budget {
 
     /// Nothing came of one that was taken.
     pub(super) fn cancel(&self, kind: PairKind) {
+        if kind == PairKind::Own {
+            return;
+        }
         if kind == PairKind::Messages {
             self.of_messages.fetch_sub(1, Ordering::Relaxed);
         }
@@ -230,6 +239,10 @@ mod tests {
             (0..most).for_each(|_| budget.give_back(Messages));
             (most..limit).for_each(|_| budget.give_back(Data));
         }
+        // That of a rank with itself is outside of it.
+        budget.set_limit(0);
+        assert_eq!(budget.take(PairKind::Own), Ok(()));
+        budget.give_back(PairKind::Own);
         // One that data has kept from messages is not counted as theirs.
         budget.set_limit(2);
         assert_eq!((budget.take(Data), budget.take(Data)), (Ok(()), Ok(())));

@@ -316,8 +316,11 @@ impl Verbs<'_> {
             Step::Offer(attempt) => {
                 let device = &self.table.device;
                 let (handles, memory) = (&device.handles, device.flush_memory());
-                let stream = queue == STREAM;
-                let kind = if stream { PairKind::Messages } else { PairKind::Data };
+                let kind = match queue {
+                    STREAM => PairKind::Messages,
+                    VISIBLE => PairKind::Own,
+                    _ => PairKind::Data,
+                };
                 let pair = QueuePair::new(handles, memory, device.write_end(), kind)?;
                 let vouches = self.vouches();
                 let offer = PairOffer { queue, attempt, vouches, ..pair.offer() };

@@ -45,7 +45,7 @@ impl BufferShape {
     fn of(kind: PairKind) -> BufferShape {
         match kind {
             // Notifications and refusals.
-            PairKind::Data => BufferShape { count: BUFFERS, bytes: BUFFER_BYTES },
+            PairKind::Data | PairKind::Own => BufferShape { count: BUFFERS, bytes: BUFFER_BYTES },
             PairKind::Messages => BufferShape { count: 32, bytes: RECEIVE_BYTES },
         }
     }

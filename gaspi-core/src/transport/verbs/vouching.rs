@@ -13,6 +13,7 @@
 //! back what was acknowledged before that came.
 
 use super::device::Device;
+use super::ended::Again;
 use super::lane::Request;
 use super::{DeviceTable, VISIBLE, Verbs};
 use crate::config::{MessageCarrier, WriteEnd};
@@ -78,23 +79,48 @@ impl Verbs<'_> {
     /// What the device has taken is visible when this returns, if this rank vouches for that. While
     /// the port is down the device takes nothing; what it says of that comes behind the data.
     pub(crate) fn make_visible(self) {
-        if self.table.device.vouches.load(Ordering::Relaxed) {
-            self.read_own_memory(|| true);
+        if self.table.device.vouches.load(Ordering::Relaxed) && !self.read_own_memory(|| true) {
+            self.read_again();
         }
     }
 
+    /// The pair of this rank with itself has ended, and what it was to read with it: another one
+    /// does. If there will be none this rank vouches no more.
+    #[cold]
+    fn read_again(self) {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            self.begin_anew(self.table.lane(VISIBLE, self.up.ranks().me));
+            if self.read_own_memory(|| Instant::now() < until) {
+                return;
+            }
+            std::thread::yield_now();
+        }
+        log::warn!("this rank's device does not reach itself any more; its pairs are made anew");
+        self.table.end_vouching();
+        self.own_device().store(0, Ordering::Release);
+        // Writes by those that peers have end with an acknowledgement.
+        for lane in self.table.used(None) {
+            let mut state = lane.lock();
+            if state.pair.is_some() {
+                state.note_failure("the device does not reach its own rank", Again::AtOnce);
+            }
+        }
+        self.table.has_stalled.store(true, Ordering::Release);
+    }
+
     /// Has the device read from memory of this rank, behind all that it has taken, and waits for
-    /// that as long as it works.
-    fn read_own_memory(self, waits: impl Fn() -> bool) {
+    /// that as long as it works; false if it has not, for want of a pair.
+    fn read_own_memory(self, waits: impl Fn() -> bool) -> bool {
         let usable = || self.table.condition.is_usable();
         if !usable() {
-            return;
+            return true;
         }
         let lane = self.table.lane(VISIBLE, self.up.ranks().me);
         let mut state = lane.lock();
         if let Some(reason) = state.pairing.refused() {
             log::debug!("no pair of this rank with itself: {reason}");
-            return;
+            return false;
         }
         state.push(Request::Fence { run: None });
         let begun = state.begun();
@@ -112,6 +138,8 @@ impl Verbs<'_> {
                 std::thread::yield_now();
             }
         }
+        // Else what was to read has been lost with it.
+        !usable() || lane.lock().pairing.is_up()
     }
 }
 
