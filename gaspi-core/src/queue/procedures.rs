@@ -167,6 +167,9 @@ impl Runtime {
 /// turn.
 fn forget_requests(inner: &Inner, q: &Queue, queue: QueueId) {
     let generation = q.purge();
+    if let Some(verbs) = inner.endpoints.verbs(inner) {
+        verbs.forget_diverted(queue, generation);
+    }
     inner.endpoints.stream.purge(inner, queue, generation);
     if let Some(verbs) = inner.endpoints.verbs(inner) {
         verbs.purge(queue);

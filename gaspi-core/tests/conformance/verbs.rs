@@ -552,6 +552,28 @@ fn a_refusal_behind_what_goes_by_the_stream_is_told() {
     });
 }
 
+fn what_is_purged_before_its_turn_is_not_sent() {
+    run_with_memory_of_streams(|rt, fabric| {
+        if rt.rank() == Rank(0) {
+            put_u64(rt, S2, 0, 77);
+            hold_with_diverted(rt, fabric);
+            ranks::scope(|scope| {
+                scope.spawn(|| {
+                    soon("the queue is purged", || rt.queue_size(Q0) == Ok(0));
+                    fabric.hold(0, 0);
+                });
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            });
+            put_u64(rt, S2, 0, 0);
+            rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+            rt.wait(Q0, LIMIT).expect("the queue can be used again");
+        }
+        meet(rt);
+        assert_eq!(get_u64(rt, S0, 4096), 0, "what was forgotten has come");
+        meet(rt);
+    });
+}
+
 fn reads_of_both_kinds_keep_their_turn() {
     run_with_devices(2, LITTLE, |rt, _| {
         let peer = Rank(1 - rt.rank().0);
@@ -613,6 +635,7 @@ fn requests_are_counted_where_they_went() {
 tests! {
     VERBS_PAIRS:
         a_refusal_behind_what_goes_by_the_stream_is_told,
+        what_is_purged_before_its_turn_is_not_sent,
         requests_are_counted_where_they_went,
         a_port_that_goes_leaves_data_to_streams_until_it_is_back,
         a_device_that_fails_leaves_data_to_streams,

@@ -8,6 +8,7 @@
 //! request of a thread overtakes an earlier one.
 
 use super::Verbs;
+use super::ended::Ended;
 use super::lane::{Lane, LaneState, Request};
 use crate::ids::{QueueId, Rank};
 use crate::sync::MutexGuard;
@@ -52,9 +53,39 @@ impl LaneState {
             _ => None,
         }
     }
+
+    /// Forgets what is for a stream, of a queue that has another generation now.
+    fn drop_diverted(&mut self, queue: QueueId, generation: u32, ended: &mut Ended) {
+        let before = self.waiting.len();
+        self.waiting.retain(|request| {
+            let Request::Diverted(request) = request else { return true };
+            let stream = request.stream();
+            let stays = stream.queue != queue || stream.generation == generation;
+            if !stays {
+                // They were under way until now.
+                ended.done.add(stream);
+            }
+            stays
+        });
+        self.diversion.waiting -= (before - self.waiting.len()) as u32;
+    }
 }
 
 impl Verbs<'_> {
+    /// A queue was purged, whose requests have this generation from now on: older ones that wait
+    /// for the stream are forgotten, before those that it has.
+    pub(crate) fn forget_diverted(self, queue: QueueId, generation: u32) {
+        for own in self.table.used(Some(queue)) {
+            let route = own.route.lock();
+            let lane = self.via(own, &route);
+            let (mut ended, mut state) = (Ended::default(), lane.lock());
+            drop(route);
+            state.drop_diverted(queue, generation, &mut ended);
+            self.pump(lane, state);
+            ended.tell(self.up, lane.peer);
+        }
+    }
+
     /// Whether a lane has been handed to the stream, which then gets all of it.
     pub(super) fn is_handed_over(self, peer: Rank, queue: QueueId) -> bool {
         let carrier = self.up.lane_carrier(peer, queue);
