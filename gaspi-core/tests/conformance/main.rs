@@ -18,6 +18,7 @@ mod device_order;
 mod device_pairs;
 mod device_returns;
 mod device_stops;
+mod device_streams;
 mod device_waits;
 mod devices;
 mod general;
@@ -59,6 +60,7 @@ fn main() -> std::process::ExitCode {
         device_pairs::tests(),
         device_returns::tests(),
         device_stops::tests(),
+        device_streams::tests(),
         device_waits::tests(),
         devices::tests(),
         general::tests(),

@@ -95,8 +95,8 @@ impl LaneState {
         self.pair.as_ref().is_some_and(|pair| pair.number() == number)
     }
 
-    /// Whether a completion tells of what is under way. One of a pair that has been taken down since
-    /// it was taken off its queue does not, though its number may be that of the next.
+    /// Whether a completion tells of what is under way. One of a pair that has been taken down
+    /// since it was taken off its queue does not, though its number may be that of the next.
     pub(super) fn is_told_by(&self, completion: &Completion) -> bool {
         self.has_pair(completion.number) && completion.id >= self.direct.freed()
     }

@@ -32,8 +32,8 @@ impl Verbs<'_> {
             return;
         }
         if let Pairing::Ended { .. } | Pairing::Lost { .. } = pairing {
-            // This rank's own device may tell the reason, where the peer only knows of the end; also
-            // where a thread looks already, as this one may.
+            // This rank's own device may tell the reason, where the peer only knows of the end;
+            // also where a thread looks already, as this one may.
             self.poll();
             self.look_at_sent();
         }
@@ -316,12 +316,7 @@ impl Verbs<'_> {
             Step::Offer(attempt) => {
                 let device = &self.table.device;
                 let (handles, memory) = (&device.handles, device.flush_memory());
-                let kind = match queue {
-                    STREAM => PairKind::Messages,
-                    VISIBLE => PairKind::Own,
-                    _ => PairKind::Data,
-                };
-                let pair = QueuePair::new(handles, memory, device.write_end(), kind)?;
+                let pair = QueuePair::new(handles, memory, device.write_end(), kind_of(queue))?;
                 let vouches = self.vouches();
                 let offer = PairOffer { queue, attempt, vouches, ..pair.offer() };
                 self.table.by_number.insert(offer.number, (queue, peer));
@@ -425,6 +420,15 @@ impl Verbs<'_> {
             state = lane.lock();
             state.outbox.telling = false;
         }
+    }
+}
+
+/// What a pair of a lane is for.
+fn kind_of(queue: QueueId) -> PairKind {
+    match queue {
+        STREAM => PairKind::Messages,
+        VISIBLE => PairKind::Own,
+        _ => PairKind::Data,
     }
 }
 
