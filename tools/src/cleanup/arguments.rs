@@ -28,8 +28,8 @@ pub(crate) struct Arguments {
     #[arg(long = "ssh-option", value_name = "OPTION", allow_hyphen_values = true)]
     pub(crate) ssh_options: Vec<OsString>,
 
-    /// Give up each other host that has not finished after TIME: seconds, or with units as in 90s,
-    /// 5m.
+    /// Give up each other host that has not finished TIME after it was begun with: seconds, or with
+    /// units as in 90s, 5m. 64 hosts are cleaned up at a time.
     #[arg(long, value_name = "TIME", value_parser = duration::parse, default_value = "60",
           allow_hyphen_values = true)]
     pub(crate) timeout: Duration,
