@@ -195,7 +195,8 @@ with many threads, or for several jobs on the same cores. GASPI_BIND tells a ran
 The exit status is that of the first rank that failed (128 + the signal's number if a signal
 killed it), 0 if none did; 2 for a wrong command line, 127 and 126 for a program that does not
 exist or cannot be executed, 124 if --timeout ended the job, 125 if gaspi_run itself could not
-go on or could not write out what ranks wrote, 255 if a host could not be reached or was lost.
+go on or could not write out what ranks wrote (also if their host was lost behind their ends),
+255 if a host could not be reached or was lost with ranks.
 
 Examples:
   gaspi_run -n 4 ./heat input.txt             four ranks

@@ -44,7 +44,8 @@ pub(crate) struct Printer {
     copies: [Option<(File, String)>; 2],
     /// When an unfinished line of rank 0 is shown, as somebody may be asked to answer it.
     prompt_at: Option<Instant>,
-    /// Whether a file, or standard output or error, could not be written any more.
+    /// Whether a file, or standard output or error, could not be written any more, or a host was
+    /// lost before all had come from it.
     has_lost: bool,
 }
 
@@ -135,6 +136,11 @@ impl Printer {
             self.has_lost = true;
             self.say(&text);
         }
+    }
+
+    /// Output of a rank may not have come here.
+    pub(crate) fn note_loss(&mut self) {
+        self.has_lost = true;
     }
 
     /// Whether output of a rank did not get to where it belongs.

@@ -193,6 +193,11 @@ impl Running {
             return;
         }
         let (link, ranks) = (remote.link, remote.ranks.clone());
+        // What ranks wrote last comes behind their ends, and Done behind that.
+        let had_ended = ranks.iter().all(|rank| self.records.has_ended(*rank as usize));
+        if had_ended && remote.step != Step::Done {
+            self.printer.note_loss();
+        }
         self.printer.say(&format!("gaspi_run: host {name} was lost: {reason}\n"));
         if let Some(link) = link {
             self.host.cut(link, &format!("the connection to host {name} was lost"));
