@@ -2,6 +2,7 @@
 
 mod harness;
 
+use harness::far::Far;
 use harness::{Run, gaspi_run, run};
 use std::fs;
 use std::path::Path;
@@ -109,4 +110,31 @@ fn many_ranks() {
     assert_eq!(names(directory.path()).len(), 400);
     assert_eq!(read(directory.path(), "rank-199.out"), b"199\n");
     assert_eq!(read(directory.path(), "rank-007.out"), b"7\n");
+}
+
+#[test]
+fn files_of_ranks_elsewhere_take_descriptors_here() {
+    let far = Far::new();
+    let line = format!(
+        "ulimit -n 250; exec '{}' --ssh '{}' --hosts 240.0.0.1 --oversubscribe -n 100 \
+         --output-dir '{}' sh -c 'echo $GASPI_RANK'",
+        env!("CARGO_BIN_EXE_gaspi_run"),
+        far.path("ssh").display(),
+        far.path("logs").display()
+    );
+    let start = |line: &str| {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).stdin(std::process::Stdio::null());
+        Run::start(command).finish()
+    };
+    let outcome = start(&line);
+    assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
+    let words = "1 other hosts with 200 files (--output-dir) need 268 file descriptors in \
+                 gaspi_run, but the hard limit is 250; raise it";
+    assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+    assert!(!far.path("logs").exists() && far.calls().is_empty());
+    // What it asks for is enough here; there each rank takes more.
+    let enough = line.replace("-n 250", "-n 500");
+    start(&enough).success();
+    assert_eq!(read(&far.path("logs"), "rank-99.out"), b"99\n");
 }

@@ -375,7 +375,7 @@ impl Agent {
         let named = |name: &str| plan.variable(name);
         self.liveness.set_patience(crate::plan::dead_after(named("GASPI_DEAD_AFTER").as_deref())?);
         plan.check_programs()?;
-        crate::plan::check_descriptors(plan.ranks.len(), 0, None)?;
+        crate::plan::check_descriptors(plan.ranks.len(), 0, None, 0)?;
         let host = Server::relay().map_err(|error| Refusal::launcher(error.to_string()))?;
         let setting = Setting {
             meeting: host.name().to_owned(),

@@ -71,6 +71,12 @@ pub(crate) struct Output {
 }
 
 impl Plan {
+    /// Files that gaspi_run keeps open for ranks, where so many have theirs themselves.
+    pub(crate) fn files_beside(&self, own: usize) -> usize {
+        let has_files = self.output.directory.is_some() && !self.only_ping;
+        if has_files { 2 * (self.ranks - own) } else { 0 }
+    }
+
     /// A line for each rank: rank, host, cores.
     pub(crate) fn listed(&self) -> String {
         let topology = Topology::look_up();
@@ -245,7 +251,8 @@ fn ranks_of(machine: &Machine) -> Vec<u32> {
 
 /// Whether this machine can do its part.
 fn check_start(plan: &Plan) -> Result<(), Refusal> {
-    check_descriptors(plan.own.ranks.len(), plan.others.len(), plan.way.as_ref())?;
+    let own = plan.own.ranks.len();
+    check_descriptors(own, plan.others.len(), plan.way.as_ref(), plan.files_beside(own))?;
     if plan.only_ping || plan.dry_run {
         return Ok(());
     }
@@ -365,20 +372,22 @@ fn count(arguments: &Arguments, named: Option<&Named>) -> Result<u32, Refusal> {
     }
 }
 
-/// Whether so many ranks here, and so many other machines that are reached this way, can be looked
-/// after.
+/// Whether so many ranks here, so many other machines that are reached this way, and so many files
+/// for what comes from these can be looked after.
 pub(crate) fn check_descriptors(
     ranks: usize,
     machines: usize,
     way: Option<&Way>,
+    files: usize,
 ) -> Result<(), Refusal> {
-    let others = way.map_or(0, |way| way.descriptors(machines));
+    let others = way.map_or(0, |way| way.descriptors(machines)) + files as u64;
     let needed = ranks as u64 * DESCRIPTORS_PER_RANK + others + DESCRIPTORS_OWN;
     let limit = system::descriptor_limit().rlim_max;
     if needed > limit {
-        let others = match machines {
-            0 => String::new(),
-            count => format!(" and {count} other hosts"),
+        let others = match (machines, files) {
+            (0, _) => String::new(),
+            (count, 0) => format!(" and {count} other hosts"),
+            (count, _) => format!(" and {count} other hosts with {files} files (--output-dir)"),
         };
         return Err(Refusal::launcher(format!(
             "{ranks} ranks{others} need {needed} file descriptors in gaspi_run, but the hard \

@@ -47,9 +47,10 @@ impl Running {
         if ranks.len() == before.len() {
             return Ok(());
         }
-        plan::check_descriptors(ranks.len(), self.remotes.len(), self.plan.way.as_ref())?;
-        self.plan.own.check_programs()?;
         // The printer writes the files of those that have been added.
+        let files = self.plan.files_beside(before.len());
+        plan::check_descriptors(ranks.len(), self.remotes.len(), self.plan.way.as_ref(), files)?;
+        self.plan.own.check_programs()?;
         let mut files = std::mem::take(&mut self.files).into_iter();
         let file_of = |rank: &u32| match before.binary_search(rank) {
             Ok(_) => files.next().flatten(),
