@@ -61,6 +61,20 @@ impl Signals {
         self.fd.as_fd()
     }
 
+    /// The first of these signals that has come and was not read.
+    pub fn pending(&self, signals: &[i32]) -> Option<i32> {
+        let mut set = MaybeUninit::uninit();
+        // SAFETY: fills in the set.
+        if unsafe { libc::sigpending(set.as_mut_ptr()) } != 0 {
+            return None;
+        }
+        // SAFETY: filled in above.
+        let set: libc::sigset_t = unsafe { set.assume_init() };
+        // SAFETY: the set is initialised.
+        let is_pending = |signal: &i32| unsafe { libc::sigismember(&raw const set, *signal) } == 1;
+        signals.iter().copied().find(is_pending)
+    }
+
     /// The next signal that has come.
     pub fn read(&self) -> Option<Arrival> {
         // SAFETY: all zeroes is a valid record.

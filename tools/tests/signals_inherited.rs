@@ -41,6 +41,35 @@ fn gaspi_cleanup_waits_for_ssh_where_children_are_ignored() {
     without_children(command).finish().success();
 }
 
+/// As if it came while gaspi_run starts ranks: it is there before the first one.
+#[test]
+fn no_rank_is_started_behind_a_signal() {
+    let directory = tempfile::tempdir().expect("directory");
+    let started = directory.path().join("started");
+    let text = format!("echo > '{}'", started.display());
+    for (signal, code) in [(libc::SIGINT, 130), (libc::SIGTERM, 143)] {
+        let mut command = gaspi_run(&["-n", "3", "sh", "-c", &text]);
+        let send = move || {
+            // SAFETY: all zeroes is an empty set.
+            let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
+            // SAFETY: the set is on this stack.
+            unsafe { libc::sigaddset(&raw mut set, signal) };
+            // SAFETY: as above; it stays blocked, and waits for the program.
+            unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
+            // SAFETY: integers.
+            unsafe { libc::kill(libc::getpid(), signal) };
+            Ok(())
+        };
+        // SAFETY: only async-signal-safe calls between fork and exec.
+        unsafe { command.pre_exec(send) };
+        let outcome = Run::start(command).finish();
+        assert_eq!(outcome.code, Some(code), "{}", outcome.stderr);
+        let words = "came while ranks were being started";
+        assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
+        assert!(!started.exists());
+    }
+}
+
 /// As by nohup, and by a script that starts it in the background.
 #[test]
 fn signals_that_were_ignored_stay_so() {

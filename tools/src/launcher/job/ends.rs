@@ -73,6 +73,15 @@ impl Running {
         }
     }
 
+    /// Why no further rank is to be started: a signal has come that ends programs. One of the
+    /// terminal misses ranks that are not there yet.
+    pub(super) fn interrupted(&self) -> Option<Refusal> {
+        // What is typed at a debugger is meant for that.
+        let signal = self.signals.pending(&ENDING).filter(|_| !self.plan.debug)?;
+        let message = format!("{} came while ranks were being started", signals::name(signal));
+        Some(Refusal { status: 128 + signal as u8, message })
+    }
+
     fn tell_agents(&mut self, frame: &Down) {
         self.remotes.iter_mut().for_each(|remote| remote.say(frame));
     }

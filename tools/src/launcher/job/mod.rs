@@ -208,7 +208,8 @@ impl Running {
         ));
     }
 
-    /// Starts all ranks. If one cannot be started, those before it are killed.
+    /// Starts all ranks. If one cannot be started, or a signal comes that ends programs, those before
+    /// it are killed.
     fn begin(&mut self) -> Result<(), Refusal> {
         self.startup.begin();
         if let Some(remark) = self.local_ranks.remark() {
@@ -220,6 +221,9 @@ impl Running {
         }
         let mut files = std::mem::take(&mut self.files).into_iter();
         loop {
+            if let Some(refusal) = self.interrupted() {
+                return Err(self.abandon(refusal));
+            }
             let files = files.next().flatten();
             match self.local_ranks.start_next(&self.setting, files, Stdio::inherit()) {
                 Ok(Some(begun)) => {
