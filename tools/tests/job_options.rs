@@ -56,6 +56,22 @@ fn nodes_in_turn_and_a_remark_where_there_is_one() {
     assert_eq!(outcome.stderr.matches("has one NUMA node").count(), usize::from(one));
 }
 
+#[test]
+fn ranks_that_have_no_node_to_bind_themselves_to_are_counted() {
+    let nodes = fs::read_to_string("/sys/devices/system/node/online").unwrap_or_default();
+    let one = run(&["-n", "1", "-N", "true"]).success();
+    assert_eq!(one.stderr, "");
+    // Elsewhere there may be as many.
+    if nodes.trim() == "0" {
+        let far = Far::new();
+        let line = ["--hosts", "127.0.0.1:3,240.0.0.1:2", "-N", "true"];
+        let outcome = Run::start(far.gaspi_run(&line)).finish().success();
+        for words in ["which 2 of 3 ranks do not find", "which 1 of 2 ranks do not find"] {
+            assert_eq!(outcome.stderr.matches(words).count(), 1, "{}", outcome.stderr);
+        }
+    }
+}
+
 /// Four ranks of which one or two fail.
 fn losing(arguments: &[&str], failing: &str) -> Outcome {
     let text = format!("case $GASPI_RANK in {failing}) exit 7;; esac; exit 0");

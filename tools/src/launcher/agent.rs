@@ -384,7 +384,7 @@ impl Agent {
         };
         let local_ranks = LocalRanks::new(plan);
         if let Some(remark) = local_ranks.remark() {
-            self.channel.say(&Up::Notice(remark.to_owned()));
+            self.channel.say(&Up::Notice(remark));
         }
         self.job = Some(Job { local_ranks, host, setting, begun: false, done: false });
         Ok(())

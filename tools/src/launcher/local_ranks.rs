@@ -84,6 +84,8 @@ pub(crate) struct LocalRanks {
     memory: Vec<Vec<usize>>,
     /// It was to be spread over NUMA nodes, but there is one.
     in_vain: bool,
+    /// Ranks that are to bind themselves to nodes that are not there.
+    unbound: usize,
     /// By number on this machine.
     members: Vec<Member>,
     /// Their processes, which it gives in the order in which they have ended.
@@ -109,11 +111,14 @@ impl LocalRanks {
         };
         let one_node = count > 0 && topology.nodes().len() == 1;
         let in_vain = one_node && (plan.bind_memory || bind == Bind::NumaCyclic);
+        let nodes = topology.nodes();
+        let unbound = (0..count).filter(|local| plan.numa && !nodes.contains(local)).count();
         LocalRanks {
             plan,
             shares,
             memory,
             in_vain,
+            unbound,
             members: Vec::new(),
             running: Epoll::new().ok(),
             ended: VecDeque::new(),
@@ -124,11 +129,21 @@ impl LocalRanks {
     }
 
     /// What the user should know of the binding.
-    pub(crate) fn remark(&self) -> Option<&'static str> {
-        self.in_vain.then_some(
-            "warning: it has one NUMA node, so binding to nodes spreads nothing; leave out \
-             --bind numa-cyclic and --bind-memory",
-        )
+    pub(crate) fn remark(&self) -> Option<String> {
+        let (unbound, count) = (self.unbound, self.plan.ranks.len());
+        if self.in_vain {
+            return Some(
+                "warning: it has one NUMA node, so binding to nodes spreads nothing; leave out \
+                 --bind numa-cyclic and --bind-memory"
+                    .to_owned(),
+            );
+        }
+        (unbound > 0).then(|| {
+            format!(
+                "warning: -N gives each rank a NUMA node of its own, which {unbound} of {count} \
+                 ranks do not find; use --bind numa"
+            )
+        })
     }
 
     /// Starts the next rank, as long as there is one. If it cannot be started, those before it are
