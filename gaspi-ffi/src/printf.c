@@ -11,10 +11,11 @@
 /* The largest datagram; whatever does not fit is cut. */
 #define TEXT_BYTES 1024
 
-/* Defined in printf.rs. */
-void gaspiffi_deliver(unsigned int rank, const char *text, size_t size);
+/* Defined in printf.rs. Errors name gaspi_printf_to if the rank is named, else gaspi_printf. */
+void gaspiffi_deliver(int is_named, unsigned int rank, const char *text, size_t size);
 
-static void format_and_deliver(unsigned int rank, const char *format, va_list arguments) {
+static void format_and_deliver(int is_named, unsigned int rank, const char *format,
+                               va_list arguments) {
   char text[TEXT_BYTES];
   int size;
   if (format == NULL) {
@@ -22,14 +23,15 @@ static void format_and_deliver(unsigned int rank, const char *format, va_list ar
   }
   size = vsnprintf(text, sizeof text, format, arguments);
   if (size > 0) {
-    gaspiffi_deliver(rank, text, (size_t)size < sizeof text ? (size_t)size : sizeof text - 1);
+    size_t kept = (size_t)size < sizeof text ? (size_t)size : sizeof text - 1;
+    gaspiffi_deliver(is_named, rank, text, kept);
   }
 }
 
 void gaspiffi_printf(const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
-  format_and_deliver(0, format, arguments);
+  format_and_deliver(0, 0, format, arguments);
   va_end(arguments);
 }
 
@@ -37,7 +39,7 @@ void gaspiffi_printf_to(int rank, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   /* A gaspi_rank_t arrives promoted; only its low 16 bits are defined. */
-  format_and_deliver((unsigned int)rank & 0xffffu, format, arguments);
+  format_and_deliver(1, (unsigned int)rank & 0xffffu, format, arguments);
   va_end(arguments);
 }
 

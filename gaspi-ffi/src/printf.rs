@@ -1,4 +1,4 @@
-//! `gaspi_printf`: one datagram to the logger on another rank's host.
+//! `gaspi_printf` and `gaspi_printf_to`: one datagram to the logger on a rank's host.
 //!
 //! Stable Rust cannot define variadic functions, so the exported names are stubs that jump into
 //! `printf.c`, which formats and calls [`deliver`] back.
@@ -75,16 +75,18 @@ std::arch::global_asm!(
     sym deliver_from_c,
 );
 
-/// Called by printf.c with a formatted text.
-unsafe extern "C" fn deliver_from_c(rank: u32, text: *const u8, size: usize) {
+/// Called by printf.c with a formatted text, for a rank that its caller has named or not.
+unsafe extern "C" fn deliver_from_c(is_named: i32, rank: u32, text: *const u8, size: usize) {
     // SAFETY: printf.c passes its buffer, which holds `size` bytes and which nobody else knows.
     let text = unsafe { std::slice::from_raw_parts(text, size) };
     // The error cannot be reported: the C procedure returns nothing.
-    let _ = catch_unwind(AssertUnwindSafe(|| deliver(rank as u16, text)));
+    let call = if is_named == 0 { "printf" } else { "printf_to" };
+    let _ = catch_unwind(AssertUnwindSafe(|| deliver(call, rank as u16, text)));
 }
 
-/// Sends a text to the logger of a rank, or prints it where there is no job.
-pub(crate) fn deliver(rank: u16, text: &[u8]) {
+/// Sends a text to the logger of a rank, or prints it where there is no job. `call` is the procedure
+/// that an error names.
+pub(crate) fn deliver(call: &str, rank: u16, text: &[u8]) {
     let _uncancelled = cancel::hold_off();
     if runtime::refuse_fork().is_err() || !config::logger() {
         return;
@@ -94,7 +96,7 @@ pub(crate) fn deliver(rank: u16, text: &[u8]) {
         return;
     };
     if let Err(reason) = send(&rt, Rank(rank), text) {
-        logging::report("printf", &reason);
+        logging::report(call, &reason);
     }
 }
 

@@ -116,7 +116,7 @@ plain_procedures! {
         let cores = usable_cores();
         let list = affinity::listed(&cores);
         let text = format!("may run on cores {list} ({} of them)\n", cores.len());
-        printf::deliver(0, text.as_bytes());
+        printf::deliver("print_affinity_mask", 0, text.as_bytes());
     } else ();
 }
 

@@ -1,4 +1,4 @@
-/* The same two mistakes again and again, and a text before init. */
+/* The same three mistakes again and again, and a text before init. */
 #include <GASPI.h>
 #include <stddef.h>
 
@@ -18,6 +18,7 @@ int main(void) {
     if (gaspi_proc_num(NULL) != GASPI_ERR_NULLPTR) {
       return 3;
     }
+    gaspi_printf_to(7, "never seen\n");
   }
   return gaspi_proc_term(GASPI_BLOCK) == GASPI_SUCCESS ? 0 : 4;
 }
