@@ -84,8 +84,8 @@ unsafe extern "C" fn deliver_from_c(is_named: i32, rank: u32, text: *const u8, s
     let _ = catch_unwind(AssertUnwindSafe(|| deliver(call, rank as u16, text)));
 }
 
-/// Sends a text to the logger of a rank, or prints it where there is no job. `call` is the procedure
-/// that an error names.
+/// Sends a text to the logger of a rank, or prints it where there is no job. `call` is the
+/// procedure that an error names.
 pub(crate) fn deliver(call: &str, rank: u16, text: &[u8]) {
     let _uncancelled = cancel::hold_off();
     if runtime::refuse_fork().is_err() || !config::logger() {

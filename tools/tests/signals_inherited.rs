@@ -54,7 +54,7 @@ fn no_rank_is_started_behind_a_signal() {
             let mut set: libc::sigset_t = unsafe { std::mem::zeroed() };
             // SAFETY: the set is on this stack.
             unsafe { libc::sigaddset(&raw mut set, signal) };
-            // SAFETY: as above; it stays blocked, and waits for the program.
+            // SAFETY: on this stack; the signal stays blocked, and waits for the program.
             unsafe { libc::sigprocmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
             // SAFETY: integers.
             unsafe { libc::kill(libc::getpid(), signal) };

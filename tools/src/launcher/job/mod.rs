@@ -208,8 +208,8 @@ impl Running {
         ));
     }
 
-    /// Starts all ranks. If one cannot be started, or a signal comes that ends programs, those before
-    /// it are killed.
+    /// Starts all ranks. If one cannot be started, or a signal comes that ends programs, those
+    /// before it are killed.
     fn begin(&mut self) -> Result<(), Refusal> {
         self.startup.begin();
         if let Some(remark) = self.local_ranks.remark() {
