@@ -378,12 +378,13 @@ def _is_tuned(dataset: tf.data.Dataset) -> bool:
 
 def undivided(dataset: tf.data.Dataset, watch: Optional[Watch] = None) -> tf.data.Dataset:
     """All of a rank's own data, as `(element, share)`; the size of the global batch is not known
-    here.
+    here. That the share has `own` tells steps so: they are traced anew where that differs.
     """
     check_batched(dataset.element_spec)
 
     def one(part: Any, share: Dict[str, tf.Tensor]) -> Any:
-        return part, {"local": share["local"], "global": tf.zeros_like(share["local"])}
+        local = share["local"]
+        return part, {"local": local, "global": tf.zeros_like(local), "own": local}
 
     return divide(dataset, 1, 0, watch).map(_no_convert(one))
 

@@ -39,10 +39,10 @@ class Total:
         return tf.reshape(tf.math.divide_no_nan(own, total), [])
 
 
-def weight_by_samples(step: steps.Step, share: Dict[str, Any], divided: bool, total: Total) -> Any:
+def weight_by_samples(step: steps.Step, share: Dict[str, Any], total: Total) -> Any:
     """The weight of this rank; summed over the ranks where each feeds its own data."""
     local = tf.cast(share["local"], tf.float64)
-    if not divided:
+    if "own" in share:
         return total.share_of(step, local)
     return tf.math.divide_no_nan(local, tf.cast(share["global"], tf.float64))
 

@@ -395,10 +395,6 @@ def _run(model: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
     state = state_of(model)
     named = _named(getattr(base, name), args, kwargs)
     fitting = name == "fit"
-    divided = bool(named.get("tnt_distribute_dataset", True))
-    if fitting and divided != state.divided:
-        state.divided = divided
-        _forget_functions(model)
     state.in_fit += fitting
     try:
         with failures.translated(lambda: state.control):

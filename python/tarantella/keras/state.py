@@ -25,7 +25,6 @@ class State:
         self.sync_batch_norm = False
         self.steps_averaged = 0
         self.warned_of_few_samples = False
-        self.divided = True
         # Where ranks may be lost, see regroup.py.
         self.place: Optional[regroup.Place] = None
         self.saved = regroup.Saved()

@@ -66,7 +66,7 @@ def _train_part(
     step = Step(None, share)
     step.started.append(token)
     with entered(step):
-        step.weight = losses.weight_by_samples(step, share, state.divided, state.weights_total)
+        step.weight = losses.weight_by_samples(step, share, state.weights_total)
         step.divisor = step.weight
         with _stand_in(model, share):
             logs = base(element)
@@ -88,8 +88,9 @@ def test(model: Any, base: Any, element: Any, share: Dict[str, Any]) -> Any:
         element, share = state.place.cut(element, share)
     step = Step(tf.constant(1.0, tf.float64), share)
     with entered(step):
-        if state.divided:
-            step.divisor = losses.weight_by_samples(step, share, True, state.weights_total)
+        # Ranks that evaluate their own data have different numbers of steps.
+        if "own" not in share:
+            step.divisor = losses.weight_by_samples(step, share, state.weights_total)
         with _stand_in(model, share):
             return base(element)
 

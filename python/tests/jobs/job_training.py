@@ -506,6 +506,30 @@ def own_data_of_each_rank() -> None:
     )
     close(model.get_weights(), plain.get_weights(), 1e-12)
     close([history.history["loss"]], [reference.history["loss"]], 1e-10)
+    # What the fit was told is not said of later calls.
+    data = dataset(x, y, batch=sum(sizes))
+    close([model.evaluate(data, verbose=0)], [plain.evaluate(data, verbose=0)], 1e-10)
+
+
+@case
+def evaluation_of_own_data() -> None:
+    keras.backend.set_floatx("float64")
+    generator = np.random.default_rng(8)
+    counts = [2 + rank for rank in range(SIZE)]
+    words = generator.integers(1, 20, (4 * sum(counts), 7))
+    for row, length in enumerate(generator.integers(1, 8, len(words))):
+        words[row, length:] = 0
+    targets = generator.normal(size=(len(words), 7, 1))
+    data = dataset(words.astype("int32"), targets, batch=4)
+    own = data.skip(sum(counts[: cases.RANK])).take(counts[cases.RANK])
+    for loss in ("mse", keras.losses.MeanSquaredError(reduction="sum")):
+        plain, model = _masked(), tnt.Model(_masked())
+        for each in (plain, model):
+            each.compile(sgd(), loss)
+        expected = plain.evaluate(data, verbose=0)
+        found = model.evaluate(own, verbose=0, tnt_distribute_dataset=False)
+        close([found], [expected], 1e-10)
+        close([model.evaluate(data, verbose=0)], [expected], 1e-10)
 
 
 # ==== Starting points ====
