@@ -159,7 +159,7 @@ fn a_cause_is_logged_once_with_rank_host_and_call() {
     assert!(lines[0].contains("] gaspi_proc_rank: this process is not part of a job"), "{log}");
     assert!(lines[1].starts_with("[0 "), "{log}");
     assert!(lines[1].contains("] gaspi_proc_num: argument proc_num is NULL"), "{log}");
-    assert!(lines[2].contains("] gaspi_printf_to: rank 7 "), "{log}");
+    assert!(lines[2].contains("] gaspi_printf_to: rank 7: "), "{log}");
     assert_eq!(output.stdout, b"before init 7\n");
 }
 
