@@ -199,3 +199,6 @@ def prepare(call: Call, source: Optional[Source]) -> None:
             lambda: next(iter(source.divided(data.Watch(), "off")))[0],
         )
     models.prepare(call.model)
+    if call.procedure != "fit":
+        # As train_on_batch has left them; ranks never evaluate different models.
+        models.average_moving_statistics(call.model)

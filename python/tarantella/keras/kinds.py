@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import threading
 from typing import Any, Callable, Iterator, List, Optional
 
 import numpy as np
@@ -263,17 +264,36 @@ def _from_sequence(request: Request, sequence: Any) -> Source:
     shuffle = bool(request.shuffle) and length is not None
     order = random.Random(request.drawn) if shuffle else None
     endless = length is None or (request.steps is not None and request.procedure == "fit")
+    # Keras takes as many batches as there are and never asks for one more: an epoch of which all
+    # have been handed out ends when its iterator does, or when the next one begins.
+    handed_out, one_at_a_time = False, threading.Lock()
+
+    def end_epoch() -> None:
+        nonlocal handed_out
+        with one_at_a_time:
+            if handed_out:
+                handed_out = False
+                sequence.on_epoch_end()
 
     def items() -> Iterator[Any]:
-        while True:
-            numbers = itertools.count() if length is None else list(range(length))
-            if order is not None:
-                order.shuffle(numbers)
-            for number in numbers:
-                yield _item(request, sequence[number])
-            sequence.on_epoch_end()
-            if not endless:
-                return
+        nonlocal handed_out
+        end_epoch()
+        try:
+            while True:
+                # PyDataset has it, Sequence has not.
+                getattr(sequence, "on_epoch_begin", lambda: None)()
+                numbers = itertools.count() if length is None else list(range(length))
+                if order is not None:
+                    order.shuffle(numbers)
+                for at, number in enumerate(numbers, 1):
+                    item = _item(request, sequence[number])
+                    handed_out = at == length
+                    yield item
+                end_epoch()
+                if not endless:
+                    return
+        finally:
+            end_epoch()
 
     first = [
         _item(request, sequence[number])

@@ -471,6 +471,8 @@ def _prepare_for(call: Call, element: Any) -> None:
         )
         calls.build(call.model, spec, lambda: element)
     models.prepare(call.model)
+    if call.procedure != "train_on_batch":
+        models.average_moving_statistics(call.model)
 
 
 def predict_on_batch(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:

@@ -205,6 +205,24 @@ def moving_statistics_are_averaged() -> None:
 
 
 @case
+def moving_statistics_are_averaged_behind_batches() -> None:
+    generator = np.random.default_rng(9)
+    x, y = generator.normal(size=(48, 8)), generator.normal(size=(48, 1))
+    for look in (
+        lambda model: model.evaluate(x, y, batch_size=16, verbose=0),
+        lambda model: model.predict(x, batch_size=16, verbose=0),
+        lambda model: model.test_on_batch(x, y),
+        lambda model: model.predict_on_batch(x),
+    ):
+        model = tnt.Model(normalised(False))
+        model.compile("sgd", "mse")
+        for begin in range(0, 48, 16):
+            model.train_on_batch(x[begin : begin + 16], y[begin : begin + 16])
+        look(model)
+        same_bits(model.get_weights())
+
+
+@case
 def few_samples_are_warned_of_once() -> None:
     if SIZE == 1:
         return

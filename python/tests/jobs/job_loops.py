@@ -3,6 +3,7 @@ what they refuse.
 """
 
 import contextlib
+import gc
 import io
 
 from cases import KERAS3, RANK, SIZE, case, close, digits, keras, run, same_bits
@@ -253,6 +254,44 @@ class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
 
     def __getitem__(self, number):
         return self.data[number]
+
+
+class Turning(Batches):
+    """Begins each epoch with the second batch of the one before."""
+
+    epochs = 0
+
+    def __init__(self, back=0):
+        super().__init__()
+        self.turn(-back)
+
+    def turn(self, by):
+        self.data = self.data[by:] + self.data[:by]
+
+    def on_epoch_end(self):
+        self.epochs += 1
+        self.turn(1)
+
+
+@case
+def sequences_that_change_between_epochs():
+    for validates in (False, True):
+
+        def fit(model, turning, validates=validates):
+            validation = Batches() if validates else None
+            return trained(model, x=turning, epochs=3, shuffle=False, validation_data=validation)
+
+        # Plain Keras 3 ends an epoch before the first one.
+        plain_weights, plain_history = reference(
+            lambda: fit(perceptron(), Turning(1 if KERAS3 else 0))
+        )
+        turning = Turning()
+        weights, history = fit(tnt.Model(perceptron()), turning)
+        close(weights, plain_weights, 1e-12)
+        same_history(history, plain_history)
+        same_bits(weights)
+        gc.collect()
+        assert turning.epochs == 3
 
 
 @case
