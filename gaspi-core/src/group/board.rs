@@ -239,12 +239,13 @@ impl Board {
 
     /// Ends the commit under way as failed, and drops what its members have announced for it or
     /// will announce. Where a member has died, only lists with the dead are dropped: survivors may
-    /// have begun the next use of the id. Gives the incarnation of the failed round.
+    /// have begun the next use of the id. Without a reason all members come to the same by
+    /// themselves, and nobody is told. Gives the incarnation of the failed round.
     pub(super) fn fail(
         &mut self,
         group: GroupId,
         dead: Option<Rank>,
-        reason: String,
+        reason: Option<String>,
     ) -> Option<u32> {
         let own = self.own(group);
         own.attempt.as_ref()?;
@@ -254,8 +255,10 @@ impl Board {
         let round = attempt.proposed().max(attempt.failed_round);
         own.fresh = own.fresh.max(round.saturating_add(1));
         let Attempt { number, ranks, .. } = attempt;
-        let message = GroupMessage::Abort { group, attempt: number, round, dead, reason };
-        own.send(number, &ranks, message);
+        if let Some(reason) = reason {
+            let message = GroupMessage::Abort { group, attempt: number, round, dead, reason };
+            own.send(number, &ranks, message);
+        }
         for rank in ranks.iter() {
             let announced = self.announced.entry((group, *rank)).or_default();
             if dead.is_none() {

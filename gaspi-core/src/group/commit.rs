@@ -28,7 +28,8 @@ enum News {
     Lacks,
 }
 
-/// Whether the id can still be used.
+/// Whether the id can still be used. All members of a commit come to the same: that of an id that
+/// is worn out fails everywhere, and nobody needs to be told.
 fn check_limit(group: GroupId, incarnation: u32) -> Result<u32> {
     if incarnation <= LAST_INCARNATION {
         return Ok(incarnation);
@@ -102,9 +103,11 @@ impl Inner {
     /// the first of a group.
     fn abort(&self, group: GroupId, is_fresh: bool, error: &Error) {
         let (dead, reason) = match error {
-            Error::RankDied { rank, .. } => (Some(*rank), error.to_string()),
-            Error::Mismatch { difference, .. } => (None, difference.clone()),
-            _ => (None, error.to_string()),
+            Error::RankDied { rank, .. } => (Some(*rank), Some(error.to_string())),
+            Error::Mismatch { difference, .. } => (None, Some(difference.clone())),
+            // See `check_limit`.
+            Error::InvalidGroup { .. } => (None, None),
+            _ => (None, Some(error.to_string())),
         };
         let failed = self.control.groups.board.lock().fail(group, dead, reason);
         if let Some(round) = failed {
@@ -160,7 +163,6 @@ impl Inner {
         let settled = self.await_settled(group, &ranks, former, deadline);
         // What others await may have become due in the last look.
         self.send_due(group, deadline);
-        // All members come to the same.
         let settled = settled.map(|settled| settled.and_then(|it| check_limit(group, it)));
         let incarnation = match settled {
             Some(Ok(incarnation)) => incarnation,

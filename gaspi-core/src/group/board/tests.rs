@@ -211,7 +211,7 @@ impl Job {
                 End::Agreed(incarnation)
             }
             Standing::Differs(reason) | Standing::Aborted(Abort { reason, .. }) => {
-                self.boards[me].fail(GROUP, None, reason.clone());
+                self.boards[me].fail(GROUP, None, Some(reason.clone()));
                 self.post(me);
                 End::Failed(reason)
             }
