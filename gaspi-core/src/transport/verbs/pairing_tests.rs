@@ -2,6 +2,8 @@
 
 use super::*;
 use crate::ids::QueueId;
+use crate::transport::verbs::ended::Ended;
+use crate::transport::verbs::lane::{LaneState, Request};
 use crate::transport::verbs::shown::Attempts;
 use proptest::prelude::*;
 use std::collections::VecDeque;
@@ -440,6 +442,19 @@ fn an_end_whose_answer_was_lost_with_the_connection_is_no_end_to_wait_for() {
     assert!(sides[0].state.is_ending());
     exchange(&mut sides);
     assert!(!sides[0].state.is_ending());
+}
+
+#[test]
+fn a_read_that_was_lost_is_not_made_by_the_next_pair() {
+    let ([mut side, _], mut lane) = (both_up(), LaneState::default());
+    std::mem::swap(&mut lane.pairing, &mut side.state);
+    let losses = lane.counters.losses;
+    assert!(lane.has_read(losses));
+    lane.push(Request::Fence { run: None });
+    lane.lose_all(QueueId(0), &mut Ended::default());
+    // Another thread has made the next one by now.
+    assert!(lane.pairing.is_up() && !lane.has_read(losses));
+    assert!(lane.has_read(lane.counters.losses));
 }
 
 #[test]

@@ -14,7 +14,7 @@
 
 use super::device::Device;
 use super::ended::Again;
-use super::lane::Request;
+use super::lane::{LaneState, Request};
 use super::{DeviceTable, VISIBLE, Verbs};
 use crate::config::{MessageCarrier, WriteEnd};
 use crate::ids::Rank;
@@ -123,7 +123,7 @@ impl Verbs<'_> {
             return false;
         }
         state.push(Request::Fence { run: None });
-        let begun = state.begun();
+        let (begun, losses) = (state.begun(), state.counters.losses);
         if state.pairing.is_up() {
             self.pump(lane, state);
         } else {
@@ -138,8 +138,15 @@ impl Verbs<'_> {
                 std::thread::yield_now();
             }
         }
-        // Else what was to read has been lost with it.
-        !usable() || lane.lock().pairing.is_up()
+        !usable() || lane.lock().has_read(losses)
+    }
+}
+
+impl LaneState {
+    /// Whether what was to read, when there had been so many losses, has done so, now that it has
+    /// ended. Else it was lost with its pair, also where another thread has made the next one.
+    pub(super) fn has_read(&self, losses: u64) -> bool {
+        self.pairing.is_up() && self.counters.losses == losses
     }
 }
 
