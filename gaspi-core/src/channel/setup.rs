@@ -104,11 +104,6 @@ impl Offer {
         let report = [status, details];
         Offer { report, base, words, lease, reachable, shares_cores, pairs, key }
     }
-
-    /// That of a member, of the step awaited last.
-    fn of(call: &GroupCall<'_>, member: usize) -> Offer {
-        Offer::from_words(call.payload(member, call.step()))
-    }
 }
 
 impl Inner {
@@ -242,16 +237,21 @@ impl Runtime {
             (_, Err(error)) if error.is_timeout() => return Err(error),
             met => met,
         };
-        let failed = failure.is_some();
-        let anyone_failed =
-            met.is_ok() && (0..call.ranks().len()).any(|m| has_failed(Offer::of(&call, m).report));
-        let outcome = match (failure, met) {
+        let (failed, all_arrived) = (failure.is_some(), met.is_ok());
+        let offers = met.and_then(|()| call.payloads());
+        let offers: Result<Vec<Offer>> =
+            offers.map(|words| words.into_iter().map(Offer::from_words).collect());
+        let is_failed = |offer: &Offer| has_failed(offer.report);
+        let anyone_failed = offers.as_ref().is_ok_and(|offers| offers.iter().any(is_failed));
+        let outcome = match (failure, offers) {
             (Some(error), _) | (None, Err(error)) => Err(error),
-            (None, Ok(())) => inner.connect_parts(&call, group, &all, failures, deadline),
+            (None, Ok(offers)) => {
+                inner.connect_parts((&call, &offers), group, &all, failures, deadline)
+            }
         };
         if let Err(error) = &outcome {
             // A member that has seen all arrive alike, and none fail, has opened it.
-            let differs = matches!(error, Error::Mismatch { .. });
+            let differs = matches!(error, Error::Mismatch { .. }) && !all_arrived;
             let others_may = !failed && !differs && !anyone_failed;
             inner.channels.fail_opening(group, others_may);
         }
@@ -388,25 +388,24 @@ impl Inner {
     /// Puts channels together from what all members have offered.
     fn connect_parts(
         self: &Arc<Inner>,
-        call: &GroupCall<'_>,
+        (call, offers): (&GroupCall<'_>, &[Offer]),
         group: GroupId,
         all: &Parts,
         failures: u64,
         deadline: Deadline,
     ) -> Result<(Vec<Channel>, SharedData)> {
         let ranks = call.ranks_shared();
-        let offers: Vec<Offer> = (0..ranks.len()).map(|member| Offer::of(call, member)).collect();
         if let Some(failed) = offers.iter().position(|offer| has_failed(offer.report)) {
             let what = ("channel_open", waiting_group(Call::Channel, group));
             return Err(call.reported(failed, offers[failed].report, what, deadline));
         }
         let Some(arena) = self.channels.arena() else { return Err(Error::NotInitialised) };
-        let members = self.members_of(&ranks, &offers, arena.segment.pointer(), deadline)?;
+        let members = self.members_of(&ranks, offers, arena.segment.pointer(), deadline)?;
         let nodes: Vec<u32> = members.iter().map(|member| member.node).collect();
         let relations = Relations::new(&nodes, call.me());
         let reserved = self.channels.end_opening(group).ok_or(Error::NotInitialised)?;
         let Some(first) = all.parts.first() else { return Err(Error::NotInitialised) };
-        let placement = self.placement(&ranks, &offers);
+        let placement = self.placement(&ranks, offers);
         let (inner, segment, me) = (Arc::clone(self), Arc::clone(&arena.segment), call.me());
         let (start, layout) = (reserved.bytes.start, first.layout);
         // Both in the order of the members, without this rank.
@@ -416,7 +415,7 @@ impl Inner {
         arena.note_far_ends(
             far.map(|((rank, word), member)| (rank, member.far_end(&first.layout, me, word))),
         );
-        let known = || self.known_members(&offers, &reserved).map(AtomicBool::new).collect();
+        let known = || self.known_members(offers, &reserved).map(AtomicBool::new).collect();
         let (met, heard, has_few_far) = (known(), known(), has_few_far(&nodes));
         let bundle =
             Bundle { inner, segment, me, members, met, heard, layout, reserved, has_few_far };

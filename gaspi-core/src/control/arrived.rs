@@ -16,9 +16,30 @@ impl GroupCall<'_> {
     /// which overwrites what it had published.
     ///
     /// # Errors
-    /// [`Error::Mismatch`]: what was read may not be of this step. It ends the call on this rank.
+    /// [`Error::Mismatch`], or [`Error::RankDied`] if a member has died: what was read may not be
+    /// of this step. It ends the call on this rank.
     #[inline]
     pub fn check_read(&mut self) -> Result<()> {
+        match self.overwriter() {
+            None => Ok(()),
+            Some(rank) => Err(self.overwritten(rank)),
+        }
+    }
+
+    /// What the arrivals of all members at the last step carry, once that is known to be of it.
+    ///
+    /// # Errors
+    /// As [`check_read`](GroupCall::check_read).
+    pub(crate) fn payloads(&mut self) -> Result<Vec<[u64; PAYLOAD_WORDS]>> {
+        let step = self.step();
+        let payloads = (0..self.ranks().len()).map(|member| self.payload(member, step)).collect();
+        self.check_read()?;
+        Ok(payloads)
+    }
+
+    /// A member by which something that has been read of the last step may have been overwritten.
+    #[inline]
+    pub(super) fn overwriter(&self) -> Option<Rank> {
         let step = self.step();
         // Of other nodes copies are read, or lines.
         let locals = self.by_leaders().map(|(leaders, _)| leaders.locals());
@@ -30,15 +51,13 @@ impl GroupCall<'_> {
             let slot = &self.inner.arrival_slots_of(**rank, group)[(step % 2) as usize];
             slot.sequence.load(Ordering::Relaxed) > step
         };
-        match locals.unwrap_or(self.ranks()).iter().find(passed).copied() {
-            None => Ok(()),
-            Some(rank) => Err(self.overwritten(rank)),
-        }
+        locals.unwrap_or(self.ranks()).iter().find(passed).copied()
     }
 
     #[cold]
     fn overwritten(&mut self, rank: Rank) -> Error {
-        let error = self.has_gone_on(rank);
+        // It may have given the use up because of another member's death.
+        let error = self.death().unwrap_or_else(|| self.has_gone_on(rank));
         self.fail_at(self.step());
         error
     }

@@ -249,6 +249,9 @@ impl GroupCall<'_> {
             let to: *mut u8 = lines[end..].as_mut_ptr().cast();
             // SAFETY: checked range. Staging is longer; the member staged it before it arrived.
             unsafe { to.copy_from_nonoverlapping(stage, width.staged * size_of::<u64>()) };
+            if !slot.has_stayed(step) {
+                return;
+            }
         }
         let of = (step, self.key.signature);
         self.inner.node_arrived(self.group, of, width.all(), &lines);

@@ -48,7 +48,7 @@ impl GroupCall<'_> {
             let slot = self.slot(member, step);
             let has_arrived = slot.poll(step) == Poll::Arrived(self.key.signature);
             let [status, details, ..] = slot.payload();
-            has_arrived && lacks_descriptors([status, details])
+            has_arrived && lacks_descriptors([status, details]) && slot.has_stayed(step)
         })
     }
 
@@ -106,7 +106,10 @@ impl GroupCall<'_> {
         let stage = self.stage(member, self.step());
         // SAFETY: staging is longer, and its bytes are read after the arrival that published them.
         unsafe { text.as_mut_ptr().copy_from_nonoverlapping(stage.as_ptr(), text.len()) };
-        let text = String::from_utf8_lossy(&text);
+        let text = match self.overwriter() {
+            None => String::from_utf8_lossy(&text),
+            Some(_) => "its reason has been overwritten".into(),
+        };
         match rank.filter(|rank| *rank != reporter) {
             Some(rank) => {
                 inner.ranks.refused(rank, format!("{reporter} could not do {what}: {text}"))

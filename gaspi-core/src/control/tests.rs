@@ -170,3 +170,56 @@ fn the_line_of_a_member_counts_though_it_cannot_send_to_this_rank() {
     assert_ne!(checked.into_inner(), 0, "no step has gone by leaders alone");
     assert_eq!(wrong.into_inner(), 0, "data of the slot, which has none");
 }
+
+/// What was read is known not to be of the step: a member has given the group up behind a death,
+/// and uses its id for others.
+#[test]
+fn what_members_have_told_is_looked_at_twice() {
+    let join = |rank| {
+        let job = Job::in_process("twice", Rank(rank), 4);
+        PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
+    };
+    let runtimes: Vec<Runtime> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|rank| scope.spawn(move || join(rank))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let group_of = |rank: usize, members: &[u16]| {
+        let group = runtimes[rank].group_create().unwrap();
+        let add = |member: &u16| runtimes[rank].group_add(group, Rank(*member)).unwrap();
+        members.iter().for_each(add);
+        group
+    };
+    let commit = |ranks: &[usize], group| {
+        std::thread::scope(|scope| {
+            for rank in ranks {
+                let runtime = &runtimes[*rank];
+                scope.spawn(move || runtime.group_commit(group, LIMIT).unwrap());
+            }
+        });
+    };
+    let key = CallKey {
+        kind: CallKind::SegmentCreate,
+        arguments: 1,
+        signature: CallKind::SegmentCreate.signature(1),
+        describe: |signature| format!("test call {signature}"),
+    };
+    let groups = [0, 1, 2].map(|rank| group_of(rank, &[0, 1, 2]));
+    let [group, ..] = groups;
+    assert_eq!(groups, [group; 3]);
+    commit(&[0, 1, 2], group);
+    let mut calls = [0, 1, 2].map(|rank| runtimes[rank].group_call(group, key).unwrap());
+    for (told, call) in (5..).zip(&mut calls) {
+        call.arrive(&[told]);
+    }
+    let [mut call, others @ ..] = calls;
+    call.await_all(LIMIT.deadline()).unwrap();
+    let told = call.payloads().unwrap();
+    assert_eq!(told.iter().map(|words| words[0]).collect::<Vec<_>>(), [5, 6, 7]);
+    drop(others);
+    runtimes[0].inner().ranks.area.mark_dead(Rank(2));
+    runtimes[1].group_delete(group).unwrap();
+    assert_eq!([1, 3].map(|rank| group_of(rank, &[1, 3])), [group; 2]);
+    commit(&[1, 3], group);
+    let outcome = call.payloads();
+    assert!(matches!(outcome, Err(Error::RankDied { rank: Rank(2), .. })), "{outcome:?}");
+}

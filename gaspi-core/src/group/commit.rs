@@ -193,6 +193,9 @@ impl Inner {
         let reads =
             |rank: &&Rank| self.ranks.is_local(**rank) && ranks.binary_search(rank).is_err();
         let readers: Vec<Rank> = former.iter().filter(reads).copied().collect();
+        // Once a member of the former use has died, a reader may never come back to it. One that
+        // does finds that what it reads has been overwritten.
+        let has_died = || self.ranks.dead_among(&former).is_some();
         let has_read = |rank: &Rank| {
             self.ranks.area.has_finished(*rank, group.index(), step)
                 || self.ranks.area.has_given_up(*rank, group.index(), incarnation(step))
@@ -200,7 +203,7 @@ impl Inner {
         };
         let settled = || {
             let settled = self.settled(group, ranks);
-            settled.filter(|settled| settled.is_err() || readers.iter().all(has_read))
+            settled.filter(|settled| settled.is_err() || readers.iter().all(has_read) || has_died())
         };
         let patience = self.control.groups.board.lock().patience(group);
         if let Some(patience) = patience {

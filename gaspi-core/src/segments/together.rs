@@ -9,6 +9,7 @@ use crate::ids::{GroupId, Rank, SegmentId};
 use crate::runtime::Inner;
 use crate::segment::published::{PUBLISHED_WORDS, Published, key_of_words, words_of_key};
 use crate::segment::{MAPPED_AT_ONCE, Segment, Target};
+use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::timeout::{Deadline, Timeout};
 use crate::wait::{Call, waiting};
 use std::sync::Arc;
@@ -56,14 +57,8 @@ impl Inner {
         }
         let own = self.memory.segments.get_arc(segment);
         if call.cursor() == REGISTERING {
-            let registered = own.as_ref().ok_or_else(|| self.no_segment(segment)).and_then(|own| {
-                let course = waiting(Call::MakeKnown, segment.0);
-                let (ranks, others): (Vec<Rank>, Vec<Rank>) = self.to_be_told(own, call.ranks());
-                let remote = others.into_iter().filter(|rank| !self.ranks.is_local(*rank));
-                own.registered.lock().extend(remote);
-                self.register_all(own, &ranks, deadline, course, |rank| call.lacks(rank))
-            });
-            match registered {
+            let own = own.as_ref().ok_or_else(|| self.no_segment(segment));
+            match own.and_then(|own| self.register_together(&call, own, deadline)) {
                 Err(error) if error.is_timeout() => return Err(error),
                 Err(error) => {
                     let what = (kind.name(), waiting(Call::Create, segment.0));
@@ -74,12 +69,19 @@ impl Inner {
             call.set_cursor(MEETING);
         }
         if call.cursor() == MEETING {
-            let outcome = self.meet(&mut call, kind, segment, deadline)?;
-            if outcome.is_none() && self.learn_of_all(&call, segment) {
-                call.set_cursor(TELLING_KEYS);
-            } else {
-                call.finish();
-                return outcome.map_or(Ok(()), |error| self.end_together(own.as_ref(), error));
+            let met = self.meet(&mut call, kind, segment, deadline);
+            if met.as_ref().is_err_and(Error::is_timeout) {
+                return met.map(|_| ());
+            }
+            match met {
+                Ok(told) if self.learn_of_all(&call, segment, &told) => {
+                    call.set_cursor(TELLING_KEYS);
+                }
+                met => {
+                    call.finish();
+                    return met
+                        .map_or_else(|error| self.end_together(own.as_ref(), error), |_| Ok(()));
+                }
             }
         }
         let outcome = self.tell_keys(&mut call, segment, deadline);
@@ -88,6 +90,20 @@ impl Inner {
         }
         call.finish();
         outcome.or_else(|error| self.end_together(own.as_ref(), error))
+    }
+
+    /// Registers a segment with the members that do not hear of it by what arrivals publish.
+    fn register_together(
+        &self,
+        call: &GroupCall<'_>,
+        own: &Arc<Segment>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        let course = waiting(Call::MakeKnown, own.id.0);
+        let (ranks, others): (Vec<Rank>, Vec<Rank>) = self.to_be_told(own, call.ranks());
+        let remote = others.into_iter().filter(|rank| !self.ranks.is_local(*rank));
+        own.registered.lock().extend(remote);
+        self.register_all(own, &ranks, deadline, course, |rank| call.lacks(rank))
     }
 
     /// Ends a segment that the members could not make together, for this reason.
@@ -108,18 +124,17 @@ impl Inner {
         Ok(())
     }
 
-    /// Tells the members how this rank's part went, and hears how theirs did: the error that the
-    /// call ends with, if it does.
+    /// Tells the members how this rank's part went, and hears how theirs did, and what each tells.
     ///
     /// # Errors
-    /// [`Error::Timeout`]: the call is continued by the next.
+    /// [`Error::Timeout`]: the call is continued by the next. Any other ends it.
     fn meet(
         &self,
         call: &mut GroupCall<'_>,
         kind: CallKind,
         segment: SegmentId,
         deadline: Deadline,
-    ) -> Result<Option<Error>> {
+    ) -> Result<Vec<[u64; PAYLOAD_WORDS]>> {
         let failure = call.failure();
         let [status, details] = call.report(failure.as_ref());
         let own = self.memory.segments.get_arc(segment);
@@ -128,25 +143,26 @@ impl Inner {
             own.map(|own| own.publish(self.memory.nonce, spans && own.prepared.is_known()));
         let [w0, w1, w2, w3] = published.map_or([0; PUBLISHED_WORDS], |it| it.words());
         call.arrive(&[status, details, w0, w1, w2, w3]);
-        let met = call.await_all(deadline);
+        let met = call.await_all(deadline).and_then(|()| call.payloads());
         if met.as_ref().is_err_and(Error::is_timeout) {
-            return met.map(|()| None);
+            return met;
         }
-        let told = |member| {
-            let [status, details, ..] = call.payload(member, call.step());
-            [status, details]
-        };
-        let members = || (0..call.ranks().len()).filter(|_| met.is_ok());
+        let all = met.as_deref().unwrap_or_default();
+        let report = |[status, details, ..]: &[u64; PAYLOAD_WORDS]| [*status, *details];
         // Who lacks descriptors is the reason why others failed with it.
-        let lacking = members().find(|member| lacks_descriptors(told(*member)));
+        let lacking = all.iter().position(|told| lacks_descriptors(report(told)));
         let failure =
             failure.filter(|own| lacking.is_none() || !matches!(own, Error::Refused { .. }));
-        let failed = lacking.or_else(|| members().find(|member| has_failed(told(*member))));
-        let failed = failed.filter(|_| failure.is_none()).map(|member| {
-            let what = (kind.name(), waiting(Call::Create, segment.0));
-            call.reported(member, told(member), what, deadline)
-        });
-        Ok(failure.or(met.err()).or(failed))
+        if let Some(failure) = failure {
+            return Err(failure);
+        }
+        match lacking.or_else(|| all.iter().position(|told| has_failed(report(told)))) {
+            None => met,
+            Some(member) => {
+                let what = (kind.name(), waiting(Call::Create, segment.0));
+                Err(call.reported(member, report(&all[member]), what, deadline))
+            }
+        }
     }
 
     /// Tells the members of other nodes the key of this rank's device, and learns theirs: a step
@@ -168,8 +184,9 @@ impl Inner {
         let [status, _] = call.report(None);
         call.arrive(&[status, generation.into(), key, address]);
         call.await_all(deadline)?;
-        for (member, rank) in call.ranks().iter().enumerate() {
-            let [_, generation, key, address, ..] = call.payload(member, call.step());
+        let told = call.payloads()?;
+        for (rank, told) in call.ranks().iter().zip(told) {
+            let [_, generation, key, address, ..] = told;
             let key = key_of_words([key, address]).filter(|_| !self.ranks.is_local(*rank));
             if let Some(key) = key.and_then(|key| self.endpoints.usable_key(&[key])) {
                 self.ranks.learn_key(*rank, segment, generation as u32, key);
@@ -178,14 +195,18 @@ impl Inner {
         Ok(())
     }
 
-    /// Learns of the members' segments by what their arrivals publish, unless they have registered
-    /// them already. Whether keys of some follow.
-    fn learn_of_all(&self, call: &GroupCall<'_>, segment: SegmentId) -> bool {
+    /// Learns of the members' segments by what their arrivals have told, unless they have
+    /// registered them already. Whether keys of some follow.
+    fn learn_of_all(
+        &self,
+        call: &GroupCall<'_>,
+        segment: SegmentId,
+        told: &[[u64; PAYLOAD_WORDS]],
+    ) -> bool {
         let mut keys_follow = false;
         let maps_later = self.ranks.area.locals().len() > MAPPED_AT_ONCE;
-        for (member, rank) in call.ranks().iter().enumerate() {
+        for (rank, [_, _, published @ ..]) in call.ranks().iter().zip(told.iter().copied()) {
             let is_local = self.ranks.is_local(*rank);
-            let [_, _, published @ ..] = call.payload(member, call.step());
             let Some(published) = Published::from_words(published) else { continue };
             keys_follow |= published.key_follows;
             if *rank == self.ranks.me || is_local && !maps_later {

@@ -3,10 +3,11 @@
 //!
 //! One writer, many readers. Two arrival slots alternate by the parity of the step: a rank writes
 //! step k + 2 into the arrival slot of step k only after everybody arrived at k + 1, and a rank
-//! arrives at k + 1 only after it read all arrival slots of step k. So an arrival slot is never
-//! overwritten while it is read.
+//! arrives at k + 1 only after it read all arrival slots of step k. So an arrival slot is not
+//! overwritten while it is read, unless its rank has given the group up and uses the id for others:
+//! then it raises the sequence first, so that a second look tells.
 
-use super::{Ordering, Word64};
+use super::{Ordering, Word64, fence};
 
 /// Words of payload that ride in an arrival slot.
 pub const PAYLOAD_WORDS: usize = 6;
@@ -59,6 +60,16 @@ impl<W: Word64> ArrivalSlot<W> {
             found if found > sequence => Poll::Passed,
             _ => Poll::Missing,
         }
+    }
+
+    /// Whether what has been read since the rank was seen to have arrived at `sequence`, here and
+    /// in its staging, is of that step.
+    #[inline]
+    pub fn has_stayed(&self, sequence: u64) -> bool {
+        // Acquire: what was read stays before this look; pairs with the Release fence of a rank
+        // that uses the id of a group anew.
+        fence(Ordering::Acquire);
+        self.sequence.load(Ordering::Relaxed) == sequence
     }
 
     /// The payload, once the rank has arrived.

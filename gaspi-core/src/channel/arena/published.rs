@@ -12,6 +12,7 @@ use crate::ids::Rank;
 use crate::runtime::Inner;
 use crate::segment::published::Published;
 use crate::segment::{ARENA, MAPPED_AT_ONCE, Target};
+use crate::sync::arrival_slot::PAYLOAD_WORDS;
 use crate::timeout::Deadline;
 use crate::transport::shm::area::liveness;
 use std::collections::HashMap;
@@ -68,8 +69,9 @@ impl Inner {
         let [file, size, address, nonce] = told.unwrap_or_default();
         call.arrive(&[status, details, file, size, address, nonce]);
         call.await_all(deadline)?;
+        let told = call.payloads()?;
         if failure.is_none()
-            && let Err(error) = self.map_arenas(call)
+            && let Err(error) = self.map_arenas(call, &told)
         {
             call.set_failure(error);
         }
@@ -77,7 +79,7 @@ impl Inner {
     }
 
     /// Maps the arenas of which the step awaited last has told, of members of this node.
-    fn map_arenas(&self, call: &GroupCall<'_>) -> Result<()> {
+    fn map_arenas(&self, call: &GroupCall<'_>, told: &[[u64; PAYLOAD_WORDS]]) -> Result<()> {
         if !self.maps_arenas(call.ranks()) {
             return Ok(());
         }
@@ -85,11 +87,11 @@ impl Inner {
         let left = |rank: &&Rank| self.ranks.liveness(**rank) == liveness::LEFT;
         let locals = self.ranks.area.locals().iter();
         locals.filter(left).for_each(|rank| self.channels.forget(*rank, None));
-        for (member, rank) in call.ranks().iter().enumerate() {
+        for (rank, told) in call.ranks().iter().zip(told) {
             if *rank == self.ranks.me || !self.ranks.is_local(*rank) {
                 continue;
             }
-            let [_, _, file, size, address, nonce] = call.payload(member, call.step());
+            let [_, _, file, size, address, nonce] = *told;
             if let Some(published) = Published::from_words([file, size, 0, nonce]) {
                 self.map_arena(*rank, &published, (address, nonce))?;
             }

@@ -169,8 +169,11 @@ impl Inner {
         let Own { arrival: Arrival { group, step, signature, words, stage }, width } = own;
         let (rank, index, at) = (leaders.ranks[member], group.index(), (step % 2) as usize);
         let area = &self.ranks.area;
-        let (signature, words, from) = if self.ranks.is_local(rank) {
-            let slot = &area.arrival_slots(rank, index)[at];
+        // Of who has written what is read, which may be overwritten behind a death.
+        let is_local = self.ranks.is_local(rank);
+        let writer = if is_local { rank } else { leaders.locals()[0] };
+        let slot = &area.arrival_slots(writer, index)[at];
+        let (signature, words, from) = if is_local {
             let Poll::Arrived(signature) = slot.poll(*step) else { return None };
             (signature, slot.payload()[..words.len()].to_vec(), area.stage(rank, index, at))
         } else {
@@ -191,7 +194,8 @@ impl Inner {
         // SAFETY: all members stage as many bytes: of a line, or of staging, which is longer. The
         // member has staged them before it arrived, and stages others only behind the next step.
         unsafe { staged.as_mut_ptr().copy_from_nonoverlapping(from, staged.len()) };
-        Some(Arrival { group: *group, step: *step, signature, words, stage: staged })
+        let arrival = Arrival { group: *group, step: *step, signature, words, stage: staged };
+        slot.has_stayed(*step).then_some(arrival)
     }
 
     /// Where a rank that leaves is in its groups, as far as this one knows.
