@@ -231,6 +231,7 @@ impl Progress {
                 self.turn(&mut events);
             }
         }
+        self.connector.shut_down();
     }
 
     /// Waits once, and serves what has come.

@@ -289,6 +289,11 @@ impl Connector {
         }
     }
 
+    /// Ends all keepalive connections for the other side too, also where a forked child holds them.
+    pub(crate) fn shut_down(&self) {
+        self.keepalives.values().for_each(|keepalive| socket::shut_down(keepalive.fd.as_fd()));
+    }
+
     fn flush_all(&mut self) {
         for token in self.keepalives.keys().copied().collect::<Vec<_>>() {
             self.flush(token);

@@ -8,6 +8,7 @@ use crate::timeout::Timeout;
 use crate::wire::handshake::{Client, Peer, Purpose, Secret};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::FromRawFd;
 use std::time::Instant;
 
 /// Long enough for anything that is right.
@@ -36,9 +37,9 @@ fn say(stream: &mut TcpStream, client: &mut Client) {
     client.sent(said);
 }
 
-#[test]
-fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
-    let [a, b] = ranks("about-to-watch");
+/// Begins a keepalive connection with `b` as rank 0, up to the challenge, which only a rank sends
+/// that has taken notice.
+fn begin_keepalive(b: &Runtime) -> (TcpStream, Client) {
     let inner = b.inner();
     let mut addresses = inner.ranks.cards.at(Rank(1)).endpoints();
     let connected =
@@ -52,13 +53,20 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
     let to = Peer { rank: 1, purpose: Purpose::Keepalive };
     let mut client = Client::new(&secret, 0, to, [3; 32]);
     say(&mut stream, &mut client);
-    // The challenge, which only a rank sends that has taken notice.
     while client.output().is_empty() {
         let mut bytes = [0; 256];
         let wants = client.wants();
         let count = stream.read(&mut bytes[..wants]).expect("it answers");
         assert!(count > 0 && client.receive(&bytes[..count]) > 0);
     }
+    (stream, client)
+}
+
+#[test]
+fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
+    let [a, b] = ranks("about-to-watch");
+    let inner = b.inner();
+    let (mut stream, mut client) = begin_keepalive(&b);
     std::thread::scope(|scope| {
         let leaving = scope.spawn(|| b.term(LIMIT).expect("term"));
         let begin = Instant::now();
@@ -78,6 +86,34 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
         assert_eq!(said, farewell);
     });
     drop(a);
+}
+
+/// A copy of the other end of a connection within this process, as a forked child would hold it.
+fn copy_of_other_end(stream: &TcpStream) -> TcpStream {
+    let own = stream.local_addr().expect("an address");
+    let open = std::fs::read_dir("/proc/self/fd").expect("descriptors");
+    let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let is_it = |copy: &TcpStream| copy.peer_addr().is_ok_and(|peer| peer == own);
+    let mut copies = numbers.filter_map(|number: i32| {
+        // SAFETY: no pointers.
+        let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
+        // SAFETY: fresh descriptor.
+        (copy >= 0).then(|| TcpStream::from(unsafe { OwnedFd::from_raw_fd(copy) }))
+    });
+    copies.find(is_it).expect("the other end is in this process")
+}
+
+#[test]
+fn a_keepalive_connection_ends_with_its_rank_though_a_forked_child_holds_it() {
+    let [a, b] = ranks("forked-child");
+    let (mut stream, mut client) = begin_keepalive(&b);
+    say(&mut stream, &mut client);
+    let copy = copy_of_other_end(&stream);
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.term(LIMIT).expect("term"));
+        stream.read_to_end(&mut Vec::new()).expect("it is closed");
+    });
+    drop((copy, a));
 }
 
 #[test]
