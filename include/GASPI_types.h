@@ -174,7 +174,9 @@ typedef struct {
       gaspi_uint port_check; /**< 1: use active ports only; 0: one that is not may be chosen */
     } ib;                    /**< InfiniBand and RoCE */
     struct {
-      gaspi_uint port; /**< kept for compatibility, no effect: a free port is taken */
+      gaspi_uint port; /**< ranks of other hosts connect to it, or to one of the next where a host
+                            has several; 19000, 0 or above 65535: a free port.
+                            GASPI_PORT_RANGE comes before it */
     } tcp;             /**< Ethernet */
     struct {
       gaspi_int use_shm;

@@ -49,6 +49,9 @@ pub struct Config {
     /// The network asked for between hosts, `None` for the best one. A rank without a device on
     /// InfiniBand or RoCE does not start if that is asked for.
     pub network: Option<Network>,
+    /// The port that ranks of other nodes connect to, `None` for a free one. Of several ranks on a
+    /// host the further ones take the next ports. GASPI_PORT_RANGE comes before it.
+    pub tcp_port: Option<u16>,
     /// Which RDMA device is used, as far as no variable says it.
     pub rdma: RdmaParams,
     /// Requests that fit into one queue, 1..=4096.
@@ -81,6 +84,7 @@ impl Default for Config {
             logger: true,
             net_info: false,
             network: None,
+            tcp_port: None,
             rdma: RdmaParams::default(),
             queue_size_max: 1024,
             queue_num: 8,

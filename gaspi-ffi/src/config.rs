@@ -1,6 +1,7 @@
 //! `gaspi_config_t`: its layout, its defaults, what is accepted, and what core needs of it.
 
 use crate::error::{Failure, Outcome};
+use crate::getters;
 use crate::lifecycle;
 use crate::runtime;
 use crate::types::*;
@@ -112,12 +113,17 @@ const DEFAULT: gaspi_config_t = gaspi_config_t {
     user_defined: std::ptr::null_mut(),
 };
 
-struct Stored(gaspi_config_t);
+struct Stored {
+    /// Of the next init.
+    config: gaspi_config_t,
+    /// The network that a rank was last told to use.
+    told: gaspi_network_t,
+}
 
 // SAFETY: `user_defined` is never followed here; what it points to is the program's business.
 unsafe impl Send for Stored {}
 
-static STORED: Mutex<Stored> = Mutex::new(Stored(DEFAULT));
+static STORED: Mutex<Stored> = Mutex::new(Stored { config: DEFAULT, told: DEFAULT.network });
 
 fn stored() -> MutexGuard<'static, Stored> {
     STORED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -125,12 +131,12 @@ fn stored() -> MutexGuard<'static, Stored> {
 
 /// The present configuration for core.
 pub(crate) fn for_core() -> Result<Config, Failure> {
-    Ok(convert(&stored().0)?)
+    Ok(convert(&stored().config)?)
 }
 
 /// Whether `gaspi_printf` is to be heard.
 pub(crate) fn logger() -> bool {
-    stored().0.logger != 0
+    stored().config.logger != 0
 }
 
 fn check(config: &gaspi_config_t) -> Result<(), Error> {
@@ -173,6 +179,7 @@ fn convert(config: &gaspi_config_t) -> Result<Config, Error> {
         logger: config.logger != 0,
         net_info: config.net_info != 0,
         network: (config.user_net != 0).then_some(network),
+        tcp_port: tcp_port(config.dev_config.params.tcp.port),
         rdma: RdmaParams {
             device_number: u32::try_from(ib.netdev_id).ok(),
             mtu_bytes: ib.mtu,
@@ -192,6 +199,12 @@ fn convert(config: &gaspi_config_t) -> Result<Config, Error> {
     })
 }
 
+/// The port that the program wants: the default stands for a free one, as does what is no port.
+fn tcp_port(port: gaspi_uint) -> Option<u16> {
+    let wanted = port != DEFAULT.dev_config.params.tcp.port;
+    u16::try_from(port).ok().filter(|port| wanted && *port != 0)
+}
+
 /// Takes over what the program wants, or changes nothing.
 fn accept(current: &mut gaspi_config_t, mut wanted: gaspi_config_t) -> Outcome {
     // A program passes on what config_get told: only a change is a choice.
@@ -203,11 +216,32 @@ fn accept(current: &mut gaspi_config_t, mut wanted: gaspi_config_t) -> Outcome {
     Ok(())
 }
 
+impl Stored {
+    /// What a program is told: the network that its rank uses, if it is one.
+    fn tell(&mut self, used: Option<gaspi_network_t>) -> gaspi_config_t {
+        let mut config = self.config;
+        if let Some(used) = used {
+            (self.told, config.network, config.dev_config.network_type) = (used, used, used);
+        }
+        config
+    }
+
+    /// Takes over what the program wants, or changes nothing. The network that an earlier rank was
+    /// told is no choice.
+    fn accept(&mut self, mut wanted: gaspi_config_t) -> Outcome {
+        if wanted.user_net == 0 && self.config.user_net == 0 && wanted.network == self.told {
+            wanted.network = self.config.network;
+        }
+        accept(&mut self.config, wanted)
+    }
+}
+
 procedures! {
     /// GASPI.h: the present configuration.
     fn config_get(config: *mut gaspi_config_t) {
         runtime::refuse_fork()?;
-        out!(config).give(stored().0)
+        let used = runtime::with(|rt| Ok(getters::network(rt))).ok();
+        out!(config).give(stored().tell(used))
     }
 
     /// GASPI.h: the configuration of the next init.
@@ -216,7 +250,7 @@ procedures! {
         if runtime::is_present() || lifecycle::is_starting() {
             return Err(Failure::Initialised);
         }
-        accept(&mut stored().0, config)
+        stored().accept(config)
     }
 }
 
@@ -288,6 +322,33 @@ mod tests {
         assert_eq!(convert(&wanted).unwrap().rdma, rdma);
         wanted.dev_config.params.ib.netdev_id = -7;
         assert_eq!(convert(&wanted).unwrap().rdma.device_number, None);
+    }
+
+    #[test]
+    fn a_port_other_than_the_default_is_asked_for() {
+        for (port, wanted) in [(19_000, None), (0, None), (65_536, None), (20_000, Some(20_000))] {
+            let mut config = DEFAULT;
+            config.dev_config.params.tcp.port = port;
+            assert!(change(|current| *current = config).is_ok());
+            assert_eq!(convert(&config).unwrap().tcp_port, wanted, "{port}");
+        }
+    }
+
+    #[test]
+    fn what_config_get_tells_of_the_network_is_no_choice() {
+        let mut stored = Stored { config: DEFAULT, told: GASPI_ETHERNET };
+        assert_eq!(stored.tell(Some(GASPI_IB)).network, GASPI_IB);
+        let told = stored.tell(Some(GASPI_ROCE));
+        assert_eq!((told.network, told.dev_config.network_type), (GASPI_ROCE, GASPI_ROCE));
+        assert_eq!(stored.tell(None).network, GASPI_ETHERNET, "of the next init");
+        stored.accept(gaspi_config_t { sn_timeout: 1, ..told }).unwrap();
+        assert_eq!((stored.config.user_net, stored.config.sn_timeout), (0, 1));
+        assert_eq!(convert(&stored.config).unwrap().network, None);
+        // Another one is, and stays one.
+        stored.accept(gaspi_config_t { network: GASPI_IB, ..told }).unwrap();
+        assert_eq!(convert(&stored.config).unwrap().network, Some(Network::InfiniBand));
+        stored.accept(told).unwrap();
+        assert_eq!(convert(&stored.config).unwrap().network, Some(Network::Roce));
     }
 
     #[test]

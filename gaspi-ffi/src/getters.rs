@@ -1,7 +1,7 @@
 //! Limits of the job (GASPI 17.1, 12).
 
 use crate::types::*;
-use gaspi_core::Network;
+use gaspi_core::{Network, Runtime};
 
 /// Bytes of the smallest message.
 const TRANSFER_SIZE_MIN: gaspi_size_t = 1;
@@ -58,10 +58,15 @@ procedures! {
 
     /// GASPI.h: the network between hosts.
     fn network_type(network_type: *mut gaspi_network_t) with rt {
-        out!(network_type).give(match rt.network() {
-            Network::InfiniBand => GASPI_IB,
-            Network::Roce => GASPI_ROCE,
-            Network::Ethernet => GASPI_ETHERNET,
-        })
+        out!(network_type).give(network(rt))
+    }
+}
+
+/// The network between hosts.
+pub(crate) fn network(rt: &Runtime) -> gaspi_network_t {
+    match rt.network() {
+        Network::InfiniBand => GASPI_IB,
+        Network::Roce => GASPI_ROCE,
+        Network::Ethernet => GASPI_ETHERNET,
     }
 }

@@ -140,6 +140,7 @@ static void defaults(void) {
   gaspi_size_t size = 0;
   const char *const transport = getenv("GASPI_TRANSPORT");
   gaspi_network_t network = GASPI_OFI;
+  gaspi_config_t config;
 
   CHECK_OK(gaspi_group_max(&number));
   CHECK(number == 32);
@@ -175,6 +176,9 @@ static void defaults(void) {
   } else {
     CHECK(network == GASPI_ETHERNET || network == GASPI_IB || network == GASPI_ROCE);
   }
+  CHECK_OK(gaspi_config_get(&config));
+  CHECK(config.network == network && config.dev_config.network_type == network);
+  CHECK(config.user_net == 0);
 }
 
 static void affinity(void) {

@@ -1,8 +1,9 @@
 //! Which addresses of this host are offered to other hosts, where listeners are bound, and in which
 //! order the addresses of a peer are tried.
 //!
-//! GASPI_INTERFACE, GASPI_SUBNET and GASPI_PORT_RANGE restrict. The choices are pure functions of
-//! the interfaces; only [`listen`] makes sockets. Every choice has its reason in words.
+//! GASPI_INTERFACE, GASPI_SUBNET and GASPI_PORT_RANGE, or a port of the configuration, restrict.
+//! The choices are pure functions of the interfaces; only [`listen`] makes sockets. Every choice
+//! has its reason in words.
 //!
 //! Invariant: a loopback address is never offered to another host, and an address that this host
 //! has itself is never tried for a peer on another one (every docker host has 172.17.0.1).
@@ -78,6 +79,8 @@ pub(crate) struct Restrictions {
     subnets: Vec<Subnet>,
     /// GASPI_PORT_RANGE: first and last; `None`: any free port.
     ports: Option<(u16, u16)>,
+    /// The ports are asked for by the configuration, and taken in their order.
+    in_order: bool,
 }
 
 impl Restrictions {
@@ -115,7 +118,16 @@ impl Restrictions {
             subnets.push(subnet);
         }
         let ports = text("GASPI_PORT_RANGE").map(|text| ports(&text)).transpose()?;
-        Ok(Restrictions { names: list("GASPI_INTERFACE", "eth0,ib0")?, subnets, ports })
+        let names = list("GASPI_INTERFACE", "eth0,ib0")?;
+        Ok(Restrictions { names, subnets, ports, in_order: false })
+    }
+
+    /// The same with the port that the configuration asks for, or one of the next, which further
+    /// ranks of a host take; GASPI_PORT_RANGE comes before it.
+    pub(crate) fn or_from_port(self, first: Option<u16>, ranks: u32) -> Restrictions {
+        let Some(first) = first.filter(|_| self.ports.is_none()) else { return self };
+        let more = u16::try_from(ranks.saturating_sub(1)).unwrap_or(u16::MAX);
+        Restrictions { ports: Some((first, first.saturating_add(more))), in_order: true, ..self }
     }
 
     /// The range of ports, if there is one.
@@ -126,6 +138,17 @@ impl Restrictions {
     /// The same addresses, at this port only.
     pub(crate) fn at_port(&self, port: u16) -> Restrictions {
         Restrictions { ports: Some((port, port)), ..self.clone() }
+    }
+
+    /// The range of ports cannot be used; `why` tells the reason, with the name of the range.
+    fn wrong_ports(&self, why: impl FnOnce(&str) -> String) -> Error {
+        let (low, high) = self.ports.unwrap_or_default();
+        if self.in_order {
+            let reason = why(&format!("the range {low}-{high}"));
+            Error::Config { field: "dev_config.params.tcp.port", reason }
+        } else {
+            Error::Environment { reason: why(&format!("GASPI_PORT_RANGE {low}-{high}")) }
+        }
     }
 
     fn restricts_addresses(&self) -> bool {
@@ -298,7 +321,7 @@ fn bind(
     let (low, high) = restrictions.ports.unwrap_or((0, 0));
     let count = u32::from(high - low) + 1;
     // The ranks of a host share the range: each begins elsewhere.
-    let first = std::process::id() % count;
+    let first = if restrictions.in_order { 0 } else { std::process::id() % count };
     for number in 0..count {
         let port = low + ((first + number) % count) as u16;
         let failure = match tcp::listen(SocketAddr::new(place, port)) {
@@ -312,22 +335,20 @@ fn bind(
         let call = format!("listening on {}", SocketAddr::new(place, port));
         return Err(match failure.raw_os_error() {
             Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL) => Unbound::Address(failure.to_string()),
-            Some(libc::EACCES) => Unbound::Final(Error::Environment {
-                reason: format!(
-                    "GASPI_PORT_RANGE {low}-{high} has port {port}, which only root may use; take \
-                     ports from 1024 on"
-                ),
-            }),
+            Some(libc::EACCES) => Unbound::Final(restrictions.wrong_ports(|range| {
+                format!("{range} has port {port}, which only root may use; take ports from 1024 on")
+            })),
             _ => Unbound::Final(Error::os(call, &failure)),
         });
     }
     let host = process::host_name();
-    Err(Unbound::Final(Error::Environment {
-        reason: format!(
-            "the ports of GASPI_PORT_RANGE {low}-{high} are all taken on host {host} (address \
-             {place}); every rank of the host needs one: widen the range"
-        ),
-    }))
+    let remedy = if restrictions.in_order { "choose another port" } else { "widen the range" };
+    Err(Unbound::Final(restrictions.wrong_ports(|range| {
+        format!(
+            "the ports of {range} are all taken on host {host} (address {place}); every rank of \
+             the host needs one: {remedy}"
+        )
+    })))
 }
 
 /// An address of a peer, and what speaks for or against it.

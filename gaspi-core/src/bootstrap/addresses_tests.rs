@@ -179,6 +179,44 @@ fn listeners_are_where_their_endpoints_say() {
     }
 }
 
+/// A port that is taken, and the next one, which is free.
+fn taken_and_free() -> (u16, std::os::fd::OwnedFd) {
+    loop {
+        let taken = tcp::listen("127.0.0.1:0".parse().expect("address")).expect("listener");
+        let port = tcp::local_address(taken.as_fd()).expect("address").port();
+        let next = |port: u16| tcp::listen(([127, 0, 0, 1], port).into());
+        if port < u16::MAX && next(port + 1).is_ok() {
+            return (port, taken);
+        }
+    }
+}
+
+#[test]
+fn ranks_of_a_host_take_the_port_of_the_configuration_and_those_behind_it() {
+    let own = [interface("lo", "127.0.0.1", 8)];
+    let (port, taken) = taken_and_free();
+    let from = |ranks| restrictions(&[]).expect("none").or_from_port(Some(port), ranks);
+    let all_taken = listen(&own, &from(1), Audience::ThisHost).expect_err("taken").to_string();
+    let field = "dev_config.params.tcp.port";
+    assert!(all_taken.contains(field) && all_taken.contains("taken"), "{all_taken}");
+    let listening = listen(&own, &from(2), Audience::ThisHost).expect("the next one is free");
+    assert_eq!(listening.endpoints[0].port(), port + 1);
+    drop((taken, listening));
+    let listening = listen(&own, &from(2), Audience::ThisHost).expect("both are free");
+    assert_eq!(listening.endpoints[0].port(), port);
+}
+
+#[test]
+fn a_range_of_ports_comes_before_the_port_of_the_configuration() {
+    let ranged = restrictions(&[("GASPI_PORT_RANGE", "50000-50009")]).expect("range");
+    assert_eq!(ranged.clone().or_from_port(Some(20_000), 4), ranged);
+    let none = restrictions(&[]).expect("none");
+    assert_eq!(none.clone().or_from_port(None, 4), none);
+    let ports = |first, ranks| none.clone().or_from_port(Some(first), ranks).ports;
+    assert_eq!(ports(20_000, 4), Some((20_000, 20_003)));
+    assert_eq!(ports(65_000, 65_535), Some((65_000, 65_535)));
+}
+
 #[test]
 fn a_full_range_of_ports_is_told() {
     let own = [interface("lo", "127.0.0.1", 8)];

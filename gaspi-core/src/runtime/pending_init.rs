@@ -67,7 +67,7 @@ enum Stage {
 impl Stage {
     /// Opens what the others of the job are told of.
     fn client(job: &Job, config: &Config, device: Option<&Device>) -> Result<Stage> {
-        let (endpoints, addresses) = listen(job)?;
+        let (endpoints, addresses) = listen(job, config)?;
         let networks = networks(job, config, device)?;
         let card = card(job, random_u64()?, (addresses, networks))?;
         let listener = socket::listen(&listener(card.instance))
@@ -109,7 +109,7 @@ fn random_u64() -> Result<u64> {
 }
 
 /// Listens for ranks of other nodes, if there may be any.
-fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
+fn listen(job: &Job, config: &Config) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
     let audience = match (job.spans_hosts && job.node.is_none(), job.transport) {
         (true, Transport::SharedMemory) => {
             let reason = "GASPI_TRANSPORT is shm, but this job runs on several hosts, which share \
@@ -123,6 +123,7 @@ fn listen(job: &Job) -> Result<(Vec<OwnedFd>, Vec<SocketAddr>)> {
         (false, _) => return Ok((Vec::new(), Vec::new())),
     };
     let restrictions = Restrictions::from_environment()?;
+    let restrictions = restrictions.or_from_port(config.tcp_port, job.size);
     let listening = addresses::listen(&interfaces::list(), &restrictions, audience)?;
     for reason in &listening.left_out {
         log::debug!("proc_init: not offered to other hosts: {reason}");
