@@ -116,7 +116,7 @@ fn many_ranks() {
 fn files_of_ranks_elsewhere_take_descriptors_here() {
     let far = Far::new();
     let line = format!(
-        "ulimit -n 250; exec '{}' --ssh '{}' --hosts 240.0.0.1 --oversubscribe -n 100 \
+        "ulimit -n 120; exec '{}' --ssh '{}' --hosts 240.0.0.1 --oversubscribe -n 100 \
          --output-dir '{}' sh -c 'echo $GASPI_RANK'",
         env!("CARGO_BIN_EXE_gaspi_run"),
         far.path("ssh").display(),
@@ -129,12 +129,34 @@ fn files_of_ranks_elsewhere_take_descriptors_here() {
     };
     let outcome = start(&line);
     assert_eq!(outcome.code, Some(125), "{}", outcome.stderr);
-    let words = "1 other hosts with 200 files (--output-dir) need 268 file descriptors in \
-                 gaspi_run, but the hard limit is 250; raise it";
+    let words = "1 other hosts with 64 files (--output-dir) need 132 file descriptors in \
+                 gaspi_run, but the hard limit is 120; raise it";
     assert!(outcome.stderr.contains(words), "{}", outcome.stderr);
     assert!(!far.path("logs").exists() && far.calls().is_empty());
     // What it asks for is enough here; there each rank takes more.
-    let enough = line.replace("-n 250", "-n 500");
+    let enough = line.replace("-n 120", "-n 500");
     start(&enough).success();
     assert_eq!(read(&far.path("logs"), "rank-99.out"), b"99\n");
+}
+
+#[test]
+fn files_of_ranks_elsewhere_may_be_more_than_descriptors() {
+    let far = Far::new();
+    let hosts: Vec<String> = (1..=20).map(|number| format!("240.0.0.{number}")).collect();
+    let line = format!(
+        "ulimit -n 300; exec '{}' --ssh '{}' --hosts {} --oversubscribe -n 200 --output-dir '{}' \
+         sh -c 'echo one; echo $GASPI_RANK >&2; read line; echo two'",
+        env!("CARGO_BIN_EXE_gaspi_run"),
+        far.path("ssh").display(),
+        hosts.join(","),
+        far.path("logs").display()
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &line]).stdin(std::process::Stdio::null());
+    Run::start(command).finish().success();
+    for rank in 0..200 {
+        let file = |stream| read(&far.path("logs"), &format!("rank-{rank:03}.{stream}"));
+        assert_eq!(file("out"), b"one\ntwo\n", "{rank}");
+        assert_eq!(file("err"), format!("{rank}\n").as_bytes());
+    }
 }

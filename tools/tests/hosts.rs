@@ -565,3 +565,18 @@ fn a_reader_that_does_not_read_holds_up_neither_signals_nor_memory() {
         thread::sleep(std::time::Duration::from_millis(20));
     }
 }
+
+/// The first rank tells the agent to end, which is its parent.
+#[test]
+fn an_agent_that_is_told_to_end_starts_no_further_ranks() {
+    const RANKS: usize = 400;
+    let far = Far::new();
+    let started = far.path("started");
+    let text = format!("echo x >>'{}'; kill -TERM $PPID; exec sleep 60", started.display());
+    let count = RANKS.to_string();
+    let line = ["--hosts", "240.0.0.1", "--oversubscribe", "-n", count.as_str(), "sh", "-c", &text];
+    let outcome = run(&far, &line);
+    assert_ne!(outcome.code, Some(0), "{}", outcome.stderr);
+    let begun = fs::read_to_string(started).expect("the first one").lines().count();
+    assert!(begun < RANKS / 2, "{begun} were started");
+}

@@ -10,7 +10,7 @@ use crate::callback;
 use crate::channel::Channel;
 use crate::input;
 use crate::local_ranks::{self, LocalRanks, Piece};
-use crate::process::{self, Ending, Setting};
+use crate::process::{self, ENDING, Ending, Setting};
 use crate::protocol::{self, Down, Errand, Up};
 use crate::refusal::Refusal;
 use crate::ssh_liveness::SshLiveness;
@@ -169,8 +169,7 @@ impl Connected {
 /// Runs the agent to its end; the status to exit with.
 pub(crate) fn run(line: Line) -> Result<u8, Refusal> {
     process::reset_signals();
-    let taken = [libc::SIGCHLD, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
-    let signals = Signals::take(taken)
+    let signals = Signals::take(ENDING.into_iter().chain([libc::SIGCHLD]))
         .map_err(|error| Refusal::launcher(format!("taking signals: {error}")))?;
     let descriptors = system::raise_descriptor_limit();
     process::adopt_orphans();
@@ -390,11 +389,11 @@ impl Agent {
         Ok(())
     }
 
-    /// Starts the ranks.
+    /// Starts the ranks, until a signal comes at which the agent ends itself.
     fn begin(&mut self) {
         let Some(job) = &mut self.job else { return };
         job.begun = true;
-        loop {
+        while self.signals.pending(&ENDING).is_none() {
             match job.local_ranks.start_next(&job.setting, None, Stdio::piped()) {
                 Ok(Some(begun)) => {
                     job.host.started(Rank(begun.rank as u16), begun.pid);

@@ -22,8 +22,12 @@ pub(crate) fn path(directory: &Path, rank: usize, ranks: usize, stream: &str) ->
 }
 
 /// Makes the directory and all files, empty, so that what cannot be written is told before a rank
-/// is started. By rank.
-pub(crate) fn create(directory: &Path, ranks: usize) -> Result<Vec<Files>, Refusal> {
+/// is started. By rank, those that `stays_open` says.
+pub(crate) fn create(
+    directory: &Path,
+    ranks: usize,
+    stays_open: impl Fn(usize) -> bool,
+) -> Result<Vec<Option<Files>>, Refusal> {
     let failed = |path: &Path, reason: String| {
         Refusal::launcher(format!("--output-dir: {}: {reason}", path.display()))
     };
@@ -36,6 +40,9 @@ pub(crate) fn create(directory: &Path, ranks: usize) -> Result<Vec<Files>, Refus
         }
         File::create(&path).map_err(|error| failed(&path, error.to_string()))
     };
-    let both = |rank| Ok(Files { stdout: file(rank, "out")?, stderr: file(rank, "err")? });
+    let both = |rank| {
+        let files = Files { stdout: file(rank, "out")?, stderr: file(rank, "err")? };
+        Ok(stays_open(rank).then_some(files))
+    };
     (0..ranks).map(both).collect()
 }

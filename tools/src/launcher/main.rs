@@ -31,6 +31,7 @@ mod limits;
 mod local_ranks;
 #[cfg(test)]
 mod mutated;
+mod open_files;
 mod output;
 mod plan;
 mod printer;

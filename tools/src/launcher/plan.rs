@@ -3,6 +3,7 @@
 use crate::allocation::{Allocation, UsualShell};
 use crate::arguments::{Arguments, Label};
 use crate::assignment::{Assignment, Command};
+use crate::open_files::OPEN_MAX;
 use crate::refusal::Refusal;
 use crate::topology::Topology;
 use crate::{environment, info, local_ranks, program};
@@ -71,10 +72,10 @@ pub(crate) struct Output {
 }
 
 impl Plan {
-    /// Files that gaspi_run keeps open for ranks, where so many have theirs themselves.
+    /// Files that gaspi_run keeps open at once for ranks, where so many have theirs themselves.
     pub(crate) fn files_beside(&self, own: usize) -> usize {
         let has_files = self.output.directory.is_some() && !self.only_ping;
-        if has_files { 2 * (self.ranks - own) } else { 0 }
+        if has_files { OPEN_MAX.min(2 * (self.ranks - own)) } else { 0 }
     }
 
     /// A line for each rank: rank, host, cores.

@@ -3,11 +3,13 @@
 use crate::arguments::Label;
 use crate::files::Files;
 use crate::local_ranks::Piece;
+use crate::open_files::OpenFiles;
 use crate::output::{Lines, Sink, Writer};
 use crate::tail::Tail;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// After how much silence an unfinished line of rank 0 on a terminal is taken for a prompt.
@@ -24,8 +26,7 @@ enum Outlet {
     },
     /// Of a rank on another machine; one of this machine writes into its file itself.
     File {
-        file: File,
-        name: String,
+        path: PathBuf,
     },
     Closed,
 }
@@ -37,6 +38,8 @@ pub(crate) struct Printer {
     sinks: Vec<Sink>,
     /// Two for each rank.
     outlets: Vec<Outlet>,
+    /// Those of outlets that are files.
+    open: OpenFiles,
     /// The last lines of each outlet, so many.
     tails: Vec<Tail>,
     last_lines: usize,
@@ -72,6 +75,7 @@ impl Printer {
         Ok(Printer {
             outlets: (0..2 * ranks).map(outlet).collect(),
             tails: (0..2 * ranks).map(|_| Tail::default()).collect(),
+            open: OpenFiles::default(),
             last_lines,
             copies: [None, None],
             sinks,
@@ -92,10 +96,10 @@ impl Printer {
     }
 
     /// The output of this rank, which runs on another machine, goes into these files.
-    pub(crate) fn divert(&mut self, rank: usize, files: Files, names: [String; 2]) {
-        let [out, err] = names;
-        self.outlets[2 * rank] = Outlet::File { file: files.stdout, name: out };
-        self.outlets[2 * rank + 1] = Outlet::File { file: files.stderr, name: err };
+    pub(crate) fn divert(&mut self, rank: usize, paths: [PathBuf; 2]) {
+        for (stream, path) in paths.into_iter().enumerate() {
+            self.outlets[2 * rank + stream] = Outlet::File { path };
+        }
     }
 
     /// Takes in what a rank wrote.
@@ -124,8 +128,10 @@ impl Printer {
                     self.prompt_at = unfinished.then(|| Instant::now() + PROMPT);
                 }
             }
-            Outlet::File { file, name } => {
-                if let Err(error) = file.write_all(piece.bytes) {
+            Outlet::File { .. } if piece.bytes.is_empty() => {}
+            Outlet::File { path } => {
+                if let Err(error) = self.open.append(number, path, piece.bytes) {
+                    let name = path.display();
                     complaint = Some(format!("gaspi_run: --output-dir: {name}: {error}\n"));
                     *outlet = Outlet::Closed;
                 }

@@ -2,7 +2,7 @@
 
 use super::shutdown::GRACE;
 use super::{FORWARDED, Running, SHOW};
-use crate::process::{self, Ending};
+use crate::process::{self, ENDING, Ending};
 use crate::protocol::Down;
 use crate::refusal::{EXIT_TIMEOUT, Refusal};
 use crate::remote::Remote;
@@ -15,8 +15,6 @@ use std::time::{Duration, Instant};
 
 /// How long ssh may take to end once there is nothing more to say.
 const PART: Duration = Duration::from_secs(3);
-/// Signals that end programs.
-const ENDING: [i32; 4] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM];
 
 impl Running {
     pub(super) fn take_signals(&mut self) {

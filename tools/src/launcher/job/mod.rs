@@ -399,17 +399,19 @@ fn outlets(plan: &Plan, printer: &mut Printer) -> Result<Vec<Option<Files>>, Ref
         return Ok(own.iter().map(|_| None).collect());
     };
     let mut files = Vec::new();
-    for (rank, both) in files::create(directory, plan.ranks)?.into_iter().enumerate() {
-        let name = |stream| files::path(directory, rank, plan.ranks, stream).display().to_string();
-        let names = [name("out"), name("err")];
-        let is_own = own.binary_search(&(rank as u32)).is_ok();
-        if rank == 0 && plan.output.tee {
-            printer.copy_first(both, names);
-            files.extend(is_own.then_some(None));
-        } else if is_own {
-            files.push(Some(both));
-        } else {
-            printer.divert(rank, both, names);
+    let is_copied = |rank| rank == 0 && plan.output.tee;
+    let is_own = |rank: usize| own.binary_search(&(rank as u32)).is_ok();
+    let stays_open = |rank| is_own(rank) || is_copied(rank);
+    let created = files::create(directory, plan.ranks, stays_open)?;
+    for (rank, both) in created.into_iter().enumerate() {
+        let paths = ["out", "err"].map(|stream| files::path(directory, rank, plan.ranks, stream));
+        match both {
+            Some(both) if is_copied(rank) => {
+                printer.copy_first(both, paths.map(|path| path.display().to_string()));
+                files.extend(is_own(rank).then_some(None));
+            }
+            Some(both) => files.push(Some(both)),
+            None => printer.divert(rank, paths),
         }
     }
     Ok(files)
