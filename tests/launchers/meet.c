@@ -1,8 +1,8 @@
 /* Joins and leaves its job, and MPI's, in the order of the letters of its argument: G and g are
    gaspi_proc_init and gaspi_proc_term, M and m are MPI_Init and MPI_Finalize. T is a
-   gaspi_proc_init of 100 ms that has to time out, A makes the file that PMIX_STUB_ANSWERS names.
-   W waits in a barrier until that fails, P for a signal; D dies by SIGKILL, K kills rank 1. L
-   meets those that live. U says which PMIx library is used. */
+   gaspi_proc_init of 100 ms that has to time out, F one that has to fail; A makes the file that
+   PMIX_STUB_ANSWERS names. W waits in a barrier until that fails, P for a signal; D dies by
+   SIGKILL, K kills rank 1. L meets those that live. U says which PMIx library is used. */
 
 #define _POSIX_C_SOURCE 200809L
 
@@ -51,12 +51,12 @@ static void meet(void) {
   fflush(stdout);
 }
 
-/* Says what was waited for. */
-static void time_out(void) {
+/* Says what was waited for, or what has failed. */
+static void no_init(gaspi_timeout_t timeout, gaspi_return_t expected) {
   char text[1024];
-  gaspi_return_t status = gaspi_proc_init(100);
-  if (status != GASPI_TIMEOUT) {
-    fprintf(stderr, "gaspi_proc_init gave %d, no timeout\n", (int)status);
+  gaspi_return_t status = gaspi_proc_init(timeout);
+  if (status != expected) {
+    fprintf(stderr, "gaspi_proc_init gave %d, not %d\n", (int)status, (int)expected);
     exit(7);
   }
   CHECK(gaspi_error_detail(text, sizeof text));
@@ -138,7 +138,10 @@ int main(int argc, char **argv) {
         meet();
         break;
       case 'T':
-        time_out();
+        no_init(100, GASPI_TIMEOUT);
+        break;
+      case 'F':
+        no_init(GASPI_BLOCK, GASPI_ERROR);
         break;
       case 'W':
         wait_in_vain();

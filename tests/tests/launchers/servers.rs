@@ -33,6 +33,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         }
         add("the-log-says-why", the_log_says_why);
         add("ranks-that-stay-away", ranks_that_stay_away);
+        add("rank-that-cannot-join", |launcher| rank_that_cannot_join(launcher, 1));
+        add("first-rank-that-cannot-join", |launcher| rank_that_cannot_join(launcher, 0));
         add("gaspi-run-within", gaspi_run_within);
         add("single", single);
         if !launcher.lets_run_on().is_empty() {
@@ -249,6 +251,34 @@ fn ranks_that_stay_away(launcher: Launcher) -> Result<()> {
     let job = launcher.job(&hosts, "ant:1,bee:1", 2, &files)?.args(["sh", "-c", &script]);
     // How it ends is up to the launcher.
     job.run()?.says("timed out: all 2 ranks of job").map(drop)
+}
+
+/// All hear why a rank's proc_init fails. No process ends before, since launchers then end the
+/// others. There is no device for atomics, and no such interface for what rank 0 publishes.
+fn rank_that_cannot_join(launcher: Launcher, unable: u16) -> Result<()> {
+    let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
+    hosts.start_sshd()?;
+    let heard = TempDir::new()?;
+    let (variable, why) = match unable {
+        0 => ("GASPI_INTERFACE=none9", "GASPI_INTERFACE"),
+        _ => ("GASPI_ATOMICS=nic", "GASPI_ATOMICS=nic"),
+    };
+    let script = format!(
+        "rank=${{PMI_RANK:-$PMIX_RANK}}; [ $rank != {unable} ] || export {variable}; \
+         {} F 2>&1 | sed \"s/^/$rank: /\"; : > {folder}/$rank; \
+         while [ $(ls {folder} | wc -l) != 4 ]; do sleep 0.01; done",
+        meet(MpiLibrary::None)?.display(),
+        folder = heard.path().display(),
+    );
+    let job = launcher.job(&hosts, "ant:2,bee:2", 4, &files)?.args(["sh", "-c", &script]);
+    let outcome = job.run()?;
+    for rank in 0..4 {
+        let heard = |line: &str| line.starts_with(&format!("{rank}: ")) && line.contains(why);
+        if !outcome.stdout.lines().any(heard) {
+            return Err(outcome.failure(&format!("rank {rank} did not hear of {why}")));
+        }
+    }
+    Ok(())
 }
 
 /// gaspi_run sets all anew for its own ranks.

@@ -137,6 +137,11 @@ impl Discovery {
         }
     }
 
+    /// Whether the hub has been sent all there was to say.
+    pub(super) fn has_told_hub(&self) -> bool {
+        self.stream.as_ref().is_some_and(|stream| !stream.is_pending())
+    }
+
     /// Why the hub has not been reached yet.
     pub(super) fn last_error(&self) -> Option<String> {
         if self.stream.is_some() {

@@ -9,7 +9,9 @@ use super::server::relay::{Hub, Relay};
 use super::server::state::ServerState;
 use super::server::{Request, Role, Server};
 use crate::bootstrap::job::{Job, ServerLocation};
+use crate::bootstrap::system;
 use crate::error::Result;
+use crate::timeout::Deadline;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -77,6 +79,34 @@ impl EmbeddedServer {
             Others::None | Others::Relay(_) => true,
         };
         farewell && self.server.finished()
+    }
+
+    pub(super) fn is_hub(&self) -> bool {
+        !matches!(self.others, Others::Relay(_))
+    }
+
+    /// Serves until all ranks have heard why the exchange has failed, since those that come later
+    /// would wait for each other; at most until `limit`. A relay leaves that to the hub. Whoever
+    /// begins another exchange meanwhile is sent away to one that goes on.
+    pub(super) fn tell_failure(mut self, limit: Deadline) {
+        loop {
+            self.serve();
+            if self.has_told_all() || limit.passed() {
+                break;
+            }
+            let (fds, pause) = self.watches();
+            system::wait(&fds, limit, pause);
+        }
+        self.server.close_meeting(&[]);
+        self.serve();
+    }
+
+    fn has_told_all(&self) -> bool {
+        match &self.others {
+            Others::None => self.server.has_told_all(),
+            Others::Hub(listener) => self.server.has_told_all() && !listener.has_output(),
+            Others::Relay(discovery) => discovery.has_told_hub(),
+        }
     }
 
     /// What stands in the way, in words.

@@ -6,6 +6,7 @@ use crate::bootstrap::addresses::Audience;
 use crate::bootstrap::auth::Key;
 use crate::bootstrap::cards::tests::all;
 use crate::bootstrap::cards::{Cards, Image};
+use crate::bootstrap::exchange::client::Unable;
 use crate::bootstrap::exchange::hub_access::{PATIENCE, PORTS, TRIES, derived_ports};
 use crate::bootstrap::exchange::message::{CPU_WORDS_MAX, Join, Message};
 use crate::bootstrap::exchange::relay_listener::UNAUTHENTICATED_MAX;
@@ -101,6 +102,57 @@ fn a_difference_is_told_on_all_machines() {
             assert!(text.contains("segment_max is 255 on rank 0 and 7 on rank 2"), "{text}");
         }
     });
+}
+
+fn tell_unable(job: &Job) {
+    let (rank, reason) = (job.rank, format!("{} has no memory", job.rank));
+    Unable { job: job.id.clone(), rank, reason }.tell(job, GUARD.deadline());
+}
+
+#[test]
+fn a_rank_that_cannot_join_tells_all_machines_whoever_comes_first() {
+    for unable in 0..3u16 {
+        let id = unique("unable");
+        let of = |rank: u16| job(&id, (rank, 3), usize::from(rank), None);
+        thread::scope(|scope| {
+            let teller = scope.spawn(move || tell_unable(&of(unable)));
+            // Alone on its machine it serves there.
+            let ServerLocation::OverHosts { name, .. } = of(unable).server else { return };
+            while socket::connect(&name).is_err() && !teller.is_finished() {
+                thread::yield_now();
+            }
+            for rank in (0..3).filter(|rank| *rank != unable) {
+                scope.spawn(move || {
+                    let text = refusal(&of(rank));
+                    assert!(text.contains(&format!("rank {unable} has no memory")), "{text}");
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn a_rank_that_cannot_join_tells_its_machine_whoever_comes_later() {
+    let id = unique("unable-first");
+    let of = |rank: u16| Job::in_process(&id, Rank(rank), 3);
+    thread::scope(|scope| {
+        scope.spawn(move || tell_unable(&of(1)));
+        let ServerLocation::FirstRank(name) = of(1).server else { return };
+        while socket::connect(&name).is_err() {
+            thread::yield_now();
+        }
+        for rank in [0, 2] {
+            let text = refusal(&of(rank));
+            assert!(text.contains("rank 1 has no memory"), "{text}");
+        }
+    });
+    // All have heard, so that the next exchange is another one.
+    let all: Vec<Table> = thread::scope(|scope| {
+        let join = |rank| scope.spawn(move || client(&of(rank)).poll(GUARD.deadline()));
+        let ranks = [0, 1, 2].map(join);
+        ranks.into_iter().map(|rank| rank.join().expect("rank").expect("table")).collect()
+    });
+    assert_eq!(all.len(), 3);
 }
 
 #[test]

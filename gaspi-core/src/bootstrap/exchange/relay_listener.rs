@@ -262,6 +262,11 @@ impl RelayListener {
         }
     }
 
+    /// Whether there is something to send to other machines.
+    pub(super) fn has_output(&self) -> bool {
+        self.streams.iter().any(|(_, stream)| stream.is_pending())
+    }
+
     /// Whether the other machines have their outcome, or are left to a thread.
     pub(super) fn is_done(&self) -> bool {
         self.streams.is_empty()

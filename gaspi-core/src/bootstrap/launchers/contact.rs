@@ -1,5 +1,5 @@
 //! What rank 0 tells the others through the process manager: the addresses of its machine, how
-//! ranks recognise that machine, and a random key for the job.
+//! ranks recognise that machine, and a random key for the job; or why it cannot.
 //!
 //! A text without blanks and without `=`, since PMI-1 is lines of `name=value`.
 
@@ -8,6 +8,8 @@ use std::net::IpAddr;
 
 /// The first word: another version of the library may write something else.
 const VERSION: &str = "gaspi1";
+/// The first word where rank 0 cannot be met.
+const FAILURE: &str = "gaspi1-failed";
 
 /// Where the hub of a job is, and its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +38,9 @@ impl Contact {
     /// # Errors
     /// In words.
     pub(super) fn decode(text: &str) -> Result<Contact, String> {
+        if let Some(reason) = text.strip_prefix(FAILURE).and_then(|rest| rest.strip_prefix(',')) {
+            return Err(format!("rank 0 cannot be met: {}", decode_reason(reason)));
+        }
         let mut parts = text.split(',');
         let version = parts.next().unwrap_or_default();
         if version != VERSION {
@@ -52,6 +57,48 @@ impl Contact {
             _ => Err("what rank 0 published arrived damaged".to_owned()),
         }
     }
+}
+
+/// The text of a rank 0 that cannot be met, with as much of the reason as `bytes_max` has room for.
+pub(super) fn encode_failure(reason: &str, bytes_max: usize) -> String {
+    let mut text = format!("{FAILURE},");
+    for character in reason.chars() {
+        let mut bytes = [0; 4];
+        let encoded = match character {
+            ' ' => "+".to_owned(),
+            'a'..='z' | 'A'..='Z' | '0'..='9' | '.' | ',' | ':' | '/' | '-' | '_' => {
+                character.to_string()
+            }
+            other => {
+                let bytes = other.encode_utf8(&mut bytes).bytes();
+                bytes.map(|byte| format!("%{byte:02x}")).collect()
+            }
+        };
+        if text.len() + encoded.len() > bytes_max {
+            break;
+        }
+        text += &encoded;
+    }
+    text
+}
+
+/// What is no text comes as U+FFFD.
+fn decode_reason(text: &str) -> String {
+    let (mut bytes, mut rest) = (Vec::new(), text.as_bytes());
+    while let [first, behind @ ..] = rest {
+        rest = behind;
+        let hex = behind.get(..2).and_then(|digits| std::str::from_utf8(digits).ok());
+        match (first, hex.and_then(|digits| u8::from_str_radix(digits, 16).ok())) {
+            (b'%', Some(byte)) => {
+                bytes.push(byte);
+                rest = &behind[2..];
+            }
+            (b'+', _) => bytes.push(b' '),
+            _ => bytes.push(*first),
+        }
+    }
+    let shown = |character: char| if character.is_control() { '\u{fffd}' } else { character };
+    String::from_utf8_lossy(&bytes).chars().map(shown).collect()
 }
 
 fn key(text: &str) -> Option<Key> {
@@ -91,6 +138,24 @@ mod tests {
         // As much as there is room for.
         let short = Contact::decode(&contact().encode(text.len() - 1)).expect("whole");
         assert_eq!(short.addresses, contact().addresses[..1]);
+    }
+
+    #[test]
+    fn the_reason_of_a_rank_0_that_cannot_be_met_arrives() {
+        let reason =
+            "GASPI_IFACE=eth9: \u{201e}no\u{201c} interface, 100 % of them are down + gone";
+        let text = encode_failure(reason, 1024);
+        assert!(!text.contains([' ', '=']), "{text}");
+        let heard = Contact::decode(&text).expect_err("no contact");
+        assert_eq!(heard, format!("rank 0 cannot be met: {reason}"));
+        // As much as there is room for, of whole characters.
+        for room in 14..text.len() {
+            let heard = Contact::decode(&encode_failure(reason, room)).expect_err("no contact");
+            let part = heard.strip_prefix("rank 0 cannot be met: ").expect("it says so");
+            assert!(reason.starts_with(part), "{room}: {part}");
+        }
+        let odd = Contact::decode("gaspi1-failed,a%0ab%c3%zz%").expect_err("no contact");
+        assert!(odd.ends_with("a\u{fffd}b\u{fffd}%zz%"), "{odd}");
     }
 
     #[test]

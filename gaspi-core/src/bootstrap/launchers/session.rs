@@ -5,17 +5,17 @@
 //! has one connection to its process manager and asks once: later starts in the same process go to
 //! the same place.
 
-use super::contact::Contact;
+use super::contact::{self, Contact};
 use crate::bootstrap::addresses::{self, Audience, Restrictions};
 use crate::bootstrap::auth::Key;
 use crate::bootstrap::job::{HubLocation, Job, ServerLocation, derived_name};
-use crate::bootstrap::system::random;
+use crate::bootstrap::system::{self, random};
 use crate::bootstrap::this_machine;
 use crate::error::{Error, Result};
 use crate::ids::Rank;
 use crate::os::mpi::{self, Mpi};
 use crate::os::{interfaces, process};
-use crate::sync::Mutex;
+use crate::sync::{AtomicU32, Mutex, Ordering};
 use crate::timeout::Deadline;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -67,6 +67,8 @@ pub(crate) struct Session {
     /// Readable once the thread has an answer.
     wake: UnixStream,
     waker: Mutex<Option<UnixStream>>,
+    /// How often this process has begun to join.
+    attempts: AtomicU32,
 }
 
 impl fmt::Debug for Session {
@@ -188,11 +190,13 @@ impl Session {
             progress: Mutex::new(progress),
             wake,
             waker: Mutex::new(Some(waker)),
+            attempts: AtomicU32::new(0),
         })
     }
 
     /// The job, whose place of meeting the client asks for.
     pub(super) fn job(self: &Arc<Session>) -> Job {
+        self.attempts.fetch_add(1, Ordering::Relaxed);
         let Identity { id, rank, size, local_rank, one_machine } = self.identity.clone();
         let job = Job { id, local_rank, ..Job::of(rank, size) };
         if size == 1 {
@@ -241,6 +245,37 @@ impl Session {
         }
     }
 
+    /// Has a thread ask where the server is and call `tell` with it, for a rank that cannot join:
+    /// the process manager answers once all others have come, and not all may be on their way yet.
+    /// Nothing is told when this process begins to join once more. Waits for that, at most until
+    /// `limit`.
+    pub(in crate::bootstrap) fn tell(
+        self: &Arc<Session>,
+        limit: Deadline,
+        tell: impl FnOnce(ServerLocation) + Send + 'static,
+    ) {
+        let session = Arc::clone(self);
+        let attempt = self.attempts.load(Ordering::Relaxed);
+        let (told, ended) = mpsc::channel::<()>();
+        let started = start_thread(move || {
+            let _told = told;
+            let server = loop {
+                match session.poll() {
+                    Ok(Some(server)) => break server,
+                    Ok(None) => system::wait(&[(session.as_fd(), false)], Deadline::Never, None),
+                    // The others hear of that too.
+                    Err(_) => return,
+                }
+            };
+            if session.attempts.load(Ordering::Relaxed) == attempt {
+                tell(server);
+            }
+        });
+        if started.is_ok() {
+            let _ = ended.recv_timeout(limit.remaining().unwrap_or_default());
+        }
+    }
+
     /// Readable when [`Session::poll`] has something to say.
     pub(in crate::bootstrap) fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
@@ -259,10 +294,9 @@ impl Session {
         &self,
         mut manager: Box<dyn ProcessManager>,
     ) -> Result<Receiver<std::result::Result<Contact, String>>> {
-        let own = match self.identity.rank {
-            Rank(0) => Some(own_contact()?),
-            _ => None,
-        };
+        // The others wait for what rank 0 has to tell, and be it that it has nothing.
+        let own = (self.identity.rank == Rank(0))
+            .then(|| own_contact().map_err(|error| error.to_string()));
         let (tell, answer) = mpsc::channel();
         let waker = self.waker.lock().take();
         start_thread(move || {
@@ -315,16 +349,18 @@ fn own_contact() -> Result<Contact> {
 
 fn exchange(
     manager: &mut dyn ProcessManager,
-    own: Option<Contact>,
+    own: Option<std::result::Result<Contact, String>>,
 ) -> std::result::Result<Contact, String> {
     if let Some(own) = &own {
-        manager.publish(&own.encode(manager.value_max()))?;
+        let room = manager.value_max();
+        let value = match own {
+            Ok(contact) => contact.encode(room),
+            Err(reason) => contact::encode_failure(reason, room),
+        };
+        manager.publish(&value)?;
     }
     manager.fence()?;
-    match own {
-        Some(own) => Ok(own),
-        None => Contact::decode(&manager.read()?),
-    }
+    own.unwrap_or_else(|| Contact::decode(&manager.read()?))
 }
 
 /// Closes the connection; at the exit if MPI in this process may still come to need it.

@@ -17,6 +17,7 @@ use crate::bootstrap::system::{self, random};
 use crate::bootstrap::{Card, Cards, KEY_BYTES};
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::ids::Rank;
 use crate::os::sealed::SealedMapping;
 use crate::os::socket;
 use crate::timeout::Deadline;
@@ -31,8 +32,9 @@ use std::time::Duration;
 /// but nothing can be waited for.
 const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(16);
-/// How long a rank that cannot join looks for a server to tell.
-const TELL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a rank that cannot join looks for a server to tell, or serves those that come and tells
+/// them.
+const TELL_LIMIT: Duration = Duration::from_secs(3);
 
 /// A rank on its way into its job.
 #[derive(Debug)]
@@ -125,7 +127,9 @@ impl Client {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    self.server = None;
+                    if let Some(server) = self.server.take().filter(EmbeddedServer::is_hub) {
+                        server.tell_failure(deadline.at_most(TELL_LIMIT));
+                    }
                     self.phase = Phase::Ended(Some(error.clone()));
                     return Err(error);
                 }
@@ -317,38 +321,76 @@ impl Client {
 
 /// Tells the others of `job` that this rank cannot join, if there is a server.
 pub(crate) fn report_unable(job: &Job, error: &Error) {
-    let (ServerLocation::Launcher(name)
-    | ServerLocation::FirstRank(name)
-    | ServerLocation::OverHosts { name, .. }) = &job.server
-    else {
-        return;
-    };
     let limit = Deadline::Never.at_most(TELL_LIMIT);
-    let launched = matches!(job.server, ServerLocation::Launcher(_));
-    loop {
-        match socket::connect(name) {
-            Ok(fd) => {
-                let host = socket::credentials(fd.as_fd());
-                if host.is_ok_and(|host| host.uid == socket::own_uid()) {
-                    let (job, rank) = (job.id.clone(), job.rank);
-                    let unable = Message::Unable { job, rank, reason: error.to_string() };
-                    let mut connection = LocalConnection::new(fd);
-                    connection.queue(unable.encode().into(), Vec::new());
-                    connection.flush();
-                }
+    let unable = Unable { job: job.id.clone(), rank: job.rank, reason: error.to_string() };
+    match &job.server {
+        ServerLocation::ByManager(session) => {
+            let mut job = job.clone();
+            session.tell(limit, move |server| {
+                job.server = server;
+                unable.tell(&job, Deadline::Never.at_most(TELL_LIMIT));
+            });
+        }
+        _ => unable.tell(job, limit),
+    }
+}
+
+/// What a rank that cannot join tells the others.
+pub(super) struct Unable {
+    pub(super) job: String,
+    pub(super) rank: Rank,
+    pub(super) reason: String,
+}
+
+impl Unable {
+    pub(super) fn tell(self, job: &Job, limit: Deadline) {
+        let (ServerLocation::Launcher(name)
+        | ServerLocation::FirstRank(name)
+        | ServerLocation::OverHosts { name, .. }) = &job.server
+        else {
+            return;
+        };
+        let launched = matches!(job.server, ServerLocation::Launcher(_));
+        loop {
+            match socket::connect(name) {
+                Ok(fd) => return self.send(fd),
+                Err(error) => match error.kind() {
+                    // Too many are in line.
+                    ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
+                    // There is no server yet.
+                    ErrorKind::ConnectionRefused if !launched => {
+                        if let Ok(listener) = socket::listen(name) {
+                            return self.tell_as_server((job, name, listener), limit);
+                        }
+                    }
+                    _ => return,
+                },
+            }
+            if limit.passed() {
                 return;
             }
-            Err(error) => match error.kind() {
-                // Too many are in line, or there is no server yet.
-                ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
-                ErrorKind::ConnectionRefused if !launched => {}
-                _ => return,
-            },
+            system::wait(&[], limit, Some(RETRY_LAST));
         }
-        if limit.passed() {
+    }
+
+    /// The first of its machine serves those that come.
+    fn tell_as_server(self, (job, name, listener): (&Job, &str, OwnedFd), limit: Deadline) {
+        let Ok(mut server) = EmbeddedServer::new(job, name, listener) else { return };
+        if let Ok(own) = server.server.connect_self() {
+            self.send(own);
+            server.tell_failure(limit);
+        }
+    }
+
+    fn send(self, fd: OwnedFd) {
+        let host = socket::credentials(fd.as_fd());
+        if !host.is_ok_and(|host| host.uid == socket::own_uid()) {
             return;
         }
-        system::wait(&[], limit, Some(RETRY_LAST));
+        let Unable { job, rank, reason } = self;
+        let mut connection = LocalConnection::new(fd);
+        connection.queue(Message::Unable { job, rank, reason }.encode().into(), Vec::new());
+        connection.flush();
     }
 }
 

@@ -298,6 +298,12 @@ impl Server {
         self.listener.is_none()
     }
 
+    /// Whether no rank is left that has not heard of an exchange that has failed.
+    pub(super) fn has_told_all(&self) -> bool {
+        let Role::Hub(hub) = &self.role else { return false };
+        !hub.state.has_to_tell() && !self.peers.values().any(|peer| peer.leaving)
+    }
+
     pub(super) fn accept(&mut self) {
         while let Some(listener) = &self.listener {
             match socket::accept(listener.as_fd()) {

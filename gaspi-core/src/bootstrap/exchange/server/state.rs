@@ -483,6 +483,11 @@ impl ServerState {
         actions
     }
 
+    /// Whether a failure is kept for ranks that have not come yet.
+    pub(crate) fn has_to_tell(&self) -> bool {
+        self.rounds.values().any(|round| round.failure.is_some())
+    }
+
     /// Drops the failures that every rank that still lives has heard of.
     fn forget(&mut self) {
         let living = |rank: usize| !self.gone.contains_key(&(rank as u16));
