@@ -325,7 +325,7 @@ enum Behind {
 /// Nor does one that does not come after a death.
 fn an_id_does_not_wait_for_a_rank_of_a_group_with_a_death() {
     for behind in [Behind::Deletes, Behind::Calls, Behind::DoesNothing] {
-        let [joined, arrived, failed, ready, over] = [4, 2, 3, 3, 3].map(Barrier::new);
+        let [joined, arrived, failed, ready, over] = [4, 3, 3, 3, 3].map(Barrier::new);
         run_owned(4, &Config::default(), |rt| {
             let me = rt.rank().0;
             joined.wait();
@@ -336,6 +336,9 @@ fn an_id_does_not_wait_for_a_rank_of_a_group_with_a_death() {
                 if me == 2 {
                     arrived.wait();
                     return die(rt);
+                }
+                if me == 1 {
+                    arrived.wait();
                 }
                 if me == 0 {
                     fails!(rt.barrier(group, Timeout::Millis(10)), Error::Timeout { .. });

@@ -159,10 +159,7 @@ impl Connector {
                 }
                 _ if tcp.up.ranks().liveness(rank) != liveness::JOINED => {}
                 ConnectPurpose::Doubt => self.begin_since(tcp, rank, ConnectPurpose::Probe, since),
-                ConnectPurpose::Unsent if tcp.table.dialing.take_unsent(rank) => {
-                    tcp.up.send_again(rank);
-                }
-                ConnectPurpose::Unsent => {}
+                ConnectPurpose::Unsent => self.send_unsent(tcp, rank),
                 purpose => self.begin_since(tcp, rank, purpose, since),
             }
         }
@@ -289,6 +286,7 @@ impl Connector {
                     let rank = self.dials.get(id).map(|dial| dial.rank);
                     let reached = rank.and_then(|rank| tcp.table.dialing.address(rank));
                     let known = reached.is_some_and(|reached| reached.ip() == endpoint.ip());
+                    let known = known && self.interfaces.have_source_for(endpoint.ip(), now);
                     if let Some(dial) = self.dials.get_mut(id) {
                         dial.refused &= refused;
                         dial.absent &= refused;

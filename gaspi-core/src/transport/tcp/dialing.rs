@@ -7,7 +7,7 @@ use crate::ids::Rank;
 use crate::sync::{AtomicBool, Mutex, Ordering};
 use crate::transport::tcp::connection::Connection;
 use crate::wire::handshake::Purpose;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -47,11 +47,19 @@ pub(crate) struct Dialing {
     /// Why ranks cannot be reached.
     last_errors: Mutex<HashMap<Rank, String>>,
     /// Ranks with which no connection could be made for what waited on it.
-    unsent: Mutex<HashSet<Rank>>,
+    unsent: Mutex<HashMap<Rank, Unsent>>,
     /// Ranks of this machine with which there is a keepalive connection, or, as yet, shall be one.
     watches: Mutex<HashMap<Rank, Watch>>,
     /// Whether this rank hears of ends along the tree, or cannot.
     hears_of_ends: AtomicBool,
+}
+
+/// What waited on connections that could not be made, since there was one last.
+#[derive(Debug, Clone, Copy, Default)]
+struct Unsent {
+    /// It has not been sent again.
+    waits: bool,
+    failures: u32,
 }
 
 /// A keepalive connection with a rank of this machine.
@@ -76,14 +84,25 @@ impl Dialing {
         std::mem::take(&mut self.wanted.lock())
     }
 
-    /// What was to be sent to `rank` is lost with the attempt to connect to it.
-    pub(super) fn note_unsent(&self, rank: Rank) {
-        self.unsent.lock().insert(rank);
+    /// What was to be sent to `rank` is lost with the attempt to connect to it. How many attempts
+    /// have failed so since there was a connection.
+    pub(super) fn note_unsent(&self, rank: Rank) -> u32 {
+        let mut unsent = self.unsent.lock();
+        let of_rank = unsent.entry(rank).or_default();
+        of_rank.waits = true;
+        of_rank.failures = of_rank.failures.saturating_add(1);
+        of_rank.failures
     }
 
-    /// Whether that has been so since the last call.
+    /// Whether something was lost so since the last call.
     pub(super) fn take_unsent(&self, rank: Rank) -> bool {
-        self.unsent.lock().remove(&rank)
+        let mut unsent = self.unsent.lock();
+        unsent.get_mut(&rank).is_some_and(|of_rank| std::mem::take(&mut of_rank.waits))
+    }
+
+    /// The same where there is a connection now.
+    pub(super) fn take_unsent_as_connected(&self, rank: Rank) -> bool {
+        self.unsent.lock().remove(&rank).is_some_and(|of_rank| of_rank.waits)
     }
 
     /// Asks whether `rank` is watched, and takes note that it shall be.
@@ -146,5 +165,21 @@ impl Dialing {
     /// `rank` has been reached, or is tried anew.
     pub(super) fn forget_error(&self, rank: Rank) {
         self.last_errors.lock().remove(&rank);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_counted_until_there_is_a_connection() {
+        let (dialing, rank) = (Dialing::default(), Rank(3));
+        assert!(!dialing.take_unsent(rank) && !dialing.take_unsent_as_connected(rank));
+        assert_eq!(dialing.note_unsent(rank), 1);
+        assert!(dialing.take_unsent(rank) && !dialing.take_unsent(rank));
+        assert_eq!([dialing.note_unsent(rank), dialing.note_unsent(Rank(4))], [2, 1]);
+        assert!(dialing.take_unsent_as_connected(rank) && !dialing.take_unsent(rank));
+        assert_eq!(dialing.note_unsent(rank), 1);
     }
 }

@@ -109,7 +109,7 @@ impl EndpointTable {
     pub(crate) fn made(&self, up: &dyn Upcalls, connection: &Arc<Connection>, fd: OwnedFd) {
         // Ahead of a goodbye.
         let peer = connection.peer().map(Rank);
-        if let Some(peer) = peer.filter(|peer| self.dialing.take_unsent(*peer)) {
+        if let Some(peer) = peer.filter(|peer| self.dialing.take_unsent_as_connected(*peer)) {
             up.send_again(peer);
         }
         let established = self.establish(up, connection, fd);

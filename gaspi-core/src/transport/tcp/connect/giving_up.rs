@@ -9,6 +9,9 @@ use crate::transport::tcp::connection::Connection;
 use std::sync::Arc;
 use std::time::Instant;
 
+/// How often the pause doubles after which a connection is tried again.
+const LONGEST_PAUSE: u32 = 5;
+
 impl Connector {
     /// All addresses have been tried in vain.
     pub(super) fn give_up(&mut self, tcp: Tcp<'_>, id: u64) {
@@ -84,17 +87,27 @@ impl Connector {
     ) {
         let lives = || tcp.up.ranks().liveness(rank) == liveness::JOINED;
         if lives() {
-            let host = tcp.up.ranks().host_of(rank);
-            log::warn!("connecting to {rank} on {host} failed: {reason}");
-            tcp.table.dialing.set_last_error(rank, reason);
+            tcp.table.dialing.set_last_error(rank, reason.clone());
         }
         tcp.table.drop_connection(tcp.up, connection);
         if lives() {
             // What waited on it will not arrive, though nobody has died.
             tcp.up.lost(rank, false);
-            tcp.table.dialing.note_unsent(rank);
-            let at = Instant::now() + GRACE;
+            let failures = tcp.table.dialing.note_unsent(rank);
+            let host = tcp.up.ranks().host_of(rank);
+            let level = if failures == 1 { log::Level::Warn } else { log::Level::Debug };
+            log::log!(level, "connecting to {rank} on {host} failed: {reason}");
+            let at = Instant::now() + GRACE * (1 << (failures - 1).min(LONGEST_PAUSE));
             self.again.push(Again { at, rank, purpose: ConnectPurpose::Unsent, since });
+        }
+    }
+
+    /// Sends again what nobody answers, where no connection could be made for it before.
+    pub(super) fn send_unsent(&mut self, tcp: Tcp<'_>, rank: Rank) {
+        let ranks = tcp.up.ranks();
+        let leaves = self.leaves || ranks.liveness(ranks.me) != liveness::JOINED;
+        if tcp.table.dialing.take_unsent(rank) && !leaves && !ranks.is_leaving(rank) {
+            tcp.up.send_again(rank);
         }
     }
 }
