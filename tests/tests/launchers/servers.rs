@@ -261,7 +261,7 @@ fn rank_that_cannot_join(launcher: Launcher, unable: u16) -> Result<()> {
     let heard = TempDir::new()?;
     let (variable, why) = match unable {
         0 => ("GASPI_INTERFACE=none9", "GASPI_INTERFACE"),
-        _ => ("GASPI_ATOMICS=nic", "GASPI_ATOMICS=nic"),
+        _ => ("GASPI_ATOMICS=nic", "GASPI_ATOMICS is nic"),
     };
     let script = format!(
         "rank=${{PMI_RANK:-$PMIX_RANK}}; [ $rank != {unable} ] || export {variable}; \
@@ -273,7 +273,9 @@ fn rank_that_cannot_join(launcher: Launcher, unable: u16) -> Result<()> {
     let job = launcher.job(&hosts, "ant:2,bee:2", 4, &files)?.args(["sh", "-c", &script]);
     let outcome = job.run()?;
     for rank in 0..4 {
+        let names = |line: &str| rank == unable || line.contains(&format!("rank {unable}"));
         let heard = |line: &str| line.starts_with(&format!("{rank}: ")) && line.contains(why);
+        let heard = |line: &str| heard(line) && names(line);
         if !outcome.stdout.lines().any(heard) {
             return Err(outcome.failure(&format!("rank {rank} did not hear of {why}")));
         }

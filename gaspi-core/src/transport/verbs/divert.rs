@@ -18,6 +18,7 @@ use crate::transport::requests::GetTarget;
 use crate::transport::tcp::send_queue::Item;
 use crate::transport::{Carried, RequestFailure};
 use crate::wire::message::{Put, RemoteAddress, Stream};
+use std::thread;
 
 /// A request for a stream.
 #[derive(Debug)]
@@ -40,6 +41,15 @@ impl Diverted {
             Diverted::Get(.., target) => Carried::Read(target.size),
         }
     }
+}
+
+/// How many of those that wait are for a stream, and whether somebody hands such to it now.
+#[derive(Debug, Default)]
+pub(super) struct Diversion {
+    pub(super) waiting: u32,
+    pub(super) running: bool,
+    /// How many a stream has been handed.
+    handed: u32,
 }
 
 impl LaneState {
@@ -81,6 +91,13 @@ impl Verbs<'_> {
             let (mut ended, mut state) = (Ended::default(), lane.lock());
             drop(route);
             state.drop_diverted(queue, generation, &mut ended);
+            // One may be on its way to the stream, which has to have it before it forgets its own.
+            let handed = state.diversion.handed;
+            while state.diversion.running && state.diversion.handed == handed {
+                drop(state);
+                thread::yield_now();
+                state = lane.lock();
+            }
             self.pump(lane, state);
             ended.tell(self.up, lane.peer);
         }
@@ -103,6 +120,7 @@ impl Verbs<'_> {
             drop(state);
             self.post_to_stream(lane.peer, request);
             state = lane.lock();
+            state.diversion.handed = state.diversion.handed.wrapping_add(1);
         }
         let carriers = state.sharing.queues(lane.queue);
         for carrier in carriers.filter_map(|queue| self.up.lane_carrier(lane.peer, queue)) {
@@ -113,9 +131,13 @@ impl Verbs<'_> {
         self.pump(lane, state);
     }
 
-    /// Posts a request to the stream; one that cannot be posted is lost.
+    /// Posts a request to the stream, unless it is forgotten; one that cannot be posted is lost.
     pub(super) fn post_to_stream(self, peer: Rank, request: Diverted) {
         let (up, stream) = (self.up, request.stream());
+        if up.lane_carrier(peer, stream.queue).is_some() && !up.expects(stream) {
+            // Its queue was purged since.
+            return up.completed(peer, stream, 1, Ok(()));
+        }
         up.carried(peer, false, request.carried());
         let posted = match request {
             Diverted::Put(put, payload) => {

@@ -8,7 +8,7 @@
 use super::atomics::{AtomicRequest, AtomicSent, RESULTS};
 use super::byte_stream::StreamUser;
 use super::direct::{Direct, Run, SIGNAL_EVERY};
-use super::divert::Diverted;
+use super::divert::{Diversion, Diverted};
 use super::ended::{Again, Counts, Ended, Failure, Outbox};
 use super::guests::{Route, Sharing};
 use super::kept::{KeptData, Posted};
@@ -165,13 +165,6 @@ pub(super) struct Counters {
     pub(super) begun: u64,
     pub(super) ended: u64,
     pub(super) losses: u64,
-}
-
-/// How many of those that wait are for a stream, and whether somebody hands such to it now.
-#[derive(Debug, Default)]
-pub(super) struct Diversion {
-    pub(super) waiting: u32,
-    running: bool,
 }
 
 impl LaneState {

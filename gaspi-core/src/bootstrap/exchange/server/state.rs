@@ -224,8 +224,8 @@ impl ServerState {
             return Vec::new();
         }
         let place = self.place(rank);
-        let reason =
-            if place.is_empty() { reason.to_owned() } else { format!("{reason} ({rank}{place})") };
+        let is_named = place.is_empty() && reason.contains(&rank.to_string());
+        let reason = if is_named { reason.to_owned() } else { format!("{reason} ({rank}{place})") };
         let number = self.told[rank.index()];
         self.told[rank.index()] += 1;
         let round = self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
