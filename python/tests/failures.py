@@ -183,6 +183,19 @@ class Failures(unittest.TestCase):
             self.assertEqual(text.count("@done"), ranks - 1, text[-3000:])
             self.assertIn("{} of {} ranks are left, and go on".format(ranks - 1, ranks), text)
 
+    def goes_on(self, way: str, ranks: int = 3, left: int = 2) -> str:
+        """A case of losing_cases.py, by which so many ranks are left; what it wrote."""
+        code, text = ended(
+            start(way, ranks, ("--min-ranks", "1"), "losing_cases.py", TNT_ON_FAILURE="continue"),
+            300,
+        )
+        self.assertEqual(code, 0, text[-3000:])
+        self.assertEqual(text.count("@done"), left, text[-3000:])
+        return text
+
+    def test_other_models_go_on_too(self) -> None:
+        self.goes_on("other_models")
+
     def test_job_ends_below_its_least_number_of_ranks(self) -> None:
         code, text = ended(
             start("1 7", 2, (), "losing.py", TNT_ON_FAILURE="continue", TNT_MIN_RANKS="2"), 300

@@ -5,7 +5,8 @@ notice nothing. For that, when ranks may be lost, (1) datasets yield whole batch
 cuts them by the ranks that there are; (2) a step first saves its batch, its metrics and the
 optimizer's counters; (3) no weight changes before all sums of the step have arrived, and the step
 ends only after all have changed, so a rank has either completed a step or, but for what was saved,
-changed nothing.
+changed nothing. Steps that save nothing raise RankFailure: those of `train_on_batch`, and of data
+that each rank feeds itself.
 
 The ranks that are left make a new group. Those that are a step behind take weights and optimizer
 from one that has completed it. A rank that was in the step after that one runs it again.
@@ -14,6 +15,7 @@ Not covered: a rank that is lost between steps, in validation, or while saving e
 usual; the reported training metrics of the epoch lack the samples of the ranks that were lost.
 """
 
+import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import numpy as np
@@ -57,6 +59,8 @@ def regroup() -> None:
         ranks.adopt(alive, group)
         collectives.forget_groups()
         operators.renew_all()
+        for place in list(_places):
+            place.update()
         log.logger().warning("%d of %d ranks are left, and go on", ranks.get_size(), before)
         return
     raise errors.RankFailure(
@@ -66,14 +70,19 @@ def regroup() -> None:
 
 # ==== Within a step ====
 
+_places: "weakref.WeakSet[Place]" = weakref.WeakSet()
+
 
 class Place:
-    """Rank and number of ranks as variables, which a graph reads anew in each step."""
+    """Rank and number of ranks as variables, which a graph reads anew in each step. `regroup`
+    brings those of all models up to date.
+    """
 
     def __init__(self) -> None:
         with tf.init_scope():
             self._rank = tf.Variable(ranks.get_rank(), dtype=tf.int64, trainable=False)
             self._size = tf.Variable(ranks.get_size(), dtype=tf.int64, trainable=False)
+        _places.add(self)
 
     def update(self) -> None:
         """Takes the numbers as they are now."""
@@ -171,7 +180,6 @@ class Mending:
             log.logger().warning("%s; going on without it", failure)
             regroup()
             state = state_of(self._model)
-            state.place.update()
             attempted, newest = self._synchronise(state)
             if attempted == newest:
                 return metrics.results(self._model)

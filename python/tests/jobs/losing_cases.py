@@ -1,0 +1,152 @@
+"""Loses ranks in the case that the first argument names. In f64 the weights have to be those of
+plain Keras. `failures.py` starts it.
+
+The lost rank dies in the forward pass of a step, so no other one can complete it.
+"""
+
+import os
+import signal
+import sys
+from typing import Any, Callable, Dict
+
+import cases
+from cases import close, dataset, keras, np, raises, same_bits, tf, tnt, with_weights
+
+CASES: Dict[str, Callable[[], None]] = {}
+_armed = False
+
+
+def case(function: Callable[[], None]) -> Callable[[], None]:
+    """Registers a function under its name."""
+    CASES[function.__name__] = function
+    return function
+
+
+# ==== Losing a rank ====
+
+
+def _die() -> None:
+    if _armed:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Mortal(keras.layers.Layer):
+    """Hands on what it gets, unless this rank is to die."""
+
+    def call(self, inputs: Any) -> Any:
+        """The same tensor."""
+        with tf.control_dependencies([tf.py_function(_die, [], [])]):
+            return tf.identity(inputs)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """That of the input."""
+        return input_shape
+
+
+def arm(victim: int) -> None:
+    """The next forward pass is the last one of a rank; a negative number counts from the end."""
+    global _armed
+    _armed = tnt.get_rank() == victim % tnt.get_size()
+
+
+class Lose(keras.callbacks.Callback):
+    """Has a rank die in a step of an epoch, both from 0."""
+
+    def __init__(self, victim: int = -1, epoch: int = 0, step: int = 4) -> None:
+        super().__init__()
+        self.victim, self.when, self.epoch = victim, (epoch, step), 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Keras counts them."""
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Before a step."""
+        if (self.epoch, batch) == self.when:
+            arm(self.victim)
+
+
+def go_on_with(number: int) -> None:
+    """So many ranks are left."""
+    assert tnt.get_size() == number, (tnt.get_size(), number)
+
+
+# ==== Models and data ====
+
+
+def sgd() -> Any:
+    """With a state."""
+    return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+def adam() -> Any:
+    """Its steps depend on their number."""
+    return keras.optimizers.Adam(0.01)
+
+
+def build(optimizer: Any, seed: int = 1) -> Any:
+    """A small model, compiled."""
+    layers = keras.layers
+    stack = [keras.Input((8,)), Mortal(), layers.Dense(5, activation="tanh"), layers.Dense(1)]
+    model = with_weights(keras.Sequential(stack), seed)
+    compiled(model, optimizer)
+    return model
+
+
+def compiled(model: Any, optimizer: Any) -> None:
+    """Compiles it as all are."""
+    model.compile(optimizer, "mse", jit_compile=False)
+
+
+def pair(optimizer: Callable[[], Any], seed: int = 1) -> Any:
+    """A plain model, and one that trains on all ranks."""
+    return build(optimizer(), seed), tnt.Model(build(optimizer(), seed))
+
+
+def data(seed: int = 3, weighted: bool = False) -> Any:
+    """Ten batches of eight samples."""
+    generator = np.random.default_rng(seed)
+    arrays = [generator.normal(size=(80, 8)), generator.normal(size=(80, 1))]
+    return dataset(*arrays, *([generator.uniform(size=80)] if weighted else []), batch=8)
+
+
+def both_fit(models: Any, listed: Any = (), epochs: int = 1, **more: Any) -> None:
+    """Trains both, and compares them."""
+    plain, model = models
+    plain.fit(data(**more), epochs=epochs, verbose=0)
+    model.fit(data(**more), epochs=epochs, verbose=0, callbacks=list(listed))
+    equal(models)
+
+
+def equal(models: Any) -> None:
+    """The second model is what the first is."""
+    plain, model = models
+    close(model.get_weights(), plain.get_weights(), 1e-10)
+    same_bits(model.get_weights())
+
+
+# ==== Cases ====
+
+
+@case
+def other_models() -> None:
+    """One that has trained before, and takes no part in the step that fails."""
+    first, second = pair(sgd), pair(adam, 2)
+    both_fit(first)
+    both_fit(second, [Lose()])
+    go_on_with(cases.SIZE - 1)
+    both_fit(first, seed=4)
+    values = [each.evaluate(data(5), verbose=0) for each in first]
+    close([values[1]], [values[0]], 1e-10)
+
+
+def main() -> None:
+    """Runs the case."""
+    # What cases.py has made fixed the type of all layers.
+    keras.backend.clear_session()
+    keras.backend.set_floatx("float64")
+    CASES[sys.argv[1]]()
+    sys.stderr.write("\n@done rank {} 0\n".format(tnt.get_rank()))
+
+
+main()
