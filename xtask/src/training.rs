@@ -77,7 +77,10 @@ const ENVIRONMENTS: [Environment; 11] = [
         name: "tf-2.15",
         versions: &["3.11"],
         packages: &["tensorflow-cpu==2.15.1", "scikit-learn"],
-        usual: &[(2, &["job_callbacks", "job_interface", "job_loops", "job_saving"])],
+        usual: &[(
+            2,
+            &["job_callbacks", "job_generators", "job_interface", "job_loops", "job_saving"],
+        )],
         full_ranks: &[1, 2, 3, 4],
         variables: &[],
     },

@@ -193,10 +193,11 @@ def prepare(call: Call, source: Optional[Source]) -> None:
 
     # The specification costs as much as the dataset itself: it is traced for it.
     if source is not None and not is_built(call.model):
+        looked_at = source if source.preview is None else source.preview()
         build(
             call.model,
             source.element_spec(),
-            lambda: next(iter(source.divided(data.Watch(), "off")))[0],
+            lambda: next(iter(looked_at.divided(data.Watch(), "off")))[0],
         )
     models.prepare(call.model)
     if call.procedure != "fit":

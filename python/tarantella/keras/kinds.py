@@ -224,15 +224,22 @@ def _streamed(
     make_iterator: Callable[[], Iterator[Any]],
     steps: Optional[int],
 ) -> Source:
-    dataset = tf.data.Dataset.from_generator(make_iterator, output_signature=_signature(items))
-    if steps is not None:
-        dataset = dataset.apply(tf.data.experimental.assert_cardinality(steps))
-    if request.micro_batch_size is not None:
-        dataset = _batched(request, dataset, False)
-    if request.class_weight is not None:
-        dataset = dataset.map(_no_convert(sources.class_weights(request)))
-    source = Source(dataset, steps)
-    source.read_ahead = False
+    signature = _signature(items)
+
+    def made(iterator: Callable[[], Iterator[Any]], length: Optional[int]) -> Source:
+        dataset = tf.data.Dataset.from_generator(iterator, output_signature=signature)
+        if length is not None:
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(length))
+        if request.micro_batch_size is not None:
+            dataset = _batched(request, dataset, False)
+        if request.class_weight is not None:
+            dataset = dataset.map(_no_convert(sources.class_weights(request)))
+        source = Source(dataset, length)
+        source.read_ahead = False
+        return source
+
+    source = made(make_iterator, steps)
+    source.preview = lambda: made(lambda: iter(items), None)
     return source
 
 

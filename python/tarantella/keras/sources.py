@@ -58,6 +58,8 @@ class Source:
         self.finish: Callable[[tf.data.Dataset], tf.data.Dataset] = lambda dataset: dataset
         self.read_ahead = True
         self.infinite = False
+        # Gives the first batches once more, where looking at them would take them away.
+        self.preview: Optional[Callable[[], "Source"]] = None
         # Steps per epoch that Keras is told although the user gave none.
         self.keras_steps: Optional[int] = None
 

@@ -3,7 +3,6 @@ what they refuse.
 """
 
 import contextlib
-import gc
 import io
 
 from cases import KERAS3, RANK, SIZE, case, close, digits, keras, run, same_bits
@@ -225,99 +224,6 @@ def dicts_and_lists_of_arrays():
         ),
         2,
     )
-
-
-# ==== Generators ====
-
-
-def batches(number, batch):
-    x, y = digits(number, "float64", 8)
-    for begin in range(0, number, batch):
-        yield x[begin : begin + batch], y[begin : begin + batch]
-
-
-def endless(number=130):
-    while True:
-        yield from batches(number, 64)
-
-
-class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):
-    """Batches of digits; counts the epochs."""
-
-    def __init__(self):
-        if KERAS3:
-            super().__init__()
-        self.data = list(batches(130, 64))
-
-    def __len__(self):
-        return len(self.data)
-
-    def __getitem__(self, number):
-        return self.data[number]
-
-
-class Turning(Batches):
-    """Begins each epoch with the second batch of the one before."""
-
-    epochs = 0
-
-    def __init__(self, back=0):
-        super().__init__()
-        self.turn(-back)
-
-    def turn(self, by):
-        self.data = self.data[by:] + self.data[:by]
-
-    def on_epoch_end(self):
-        self.epochs += 1
-        self.turn(1)
-
-
-@case
-def sequences_that_change_between_epochs():
-    for validates in (False, True):
-
-        def fit(model, turning, validates=validates):
-            validation = Batches() if validates else None
-            return trained(model, x=turning, epochs=3, shuffle=False, validation_data=validation)
-
-        # Plain Keras 3 ends an epoch before the first one.
-        plain_weights, plain_history = reference(
-            lambda: fit(perceptron(), Turning(1 if KERAS3 else 0))
-        )
-        turning = Turning()
-        weights, history = fit(tnt.Model(perceptron()), turning)
-        close(weights, plain_weights, 1e-12)
-        same_history(history, plain_history)
-        same_bits(weights)
-        gc.collect()
-        assert turning.epochs == 3
-
-
-@case
-def generators_and_sequences():
-    equals_plain(lambda: dict(x=batches(130, 64)))
-    # Plain Keras reads ahead of a validation, so what the next one begins with is left to chance;
-    # here it is all the same.
-    equals_plain(
-        lambda: dict(
-            x=endless(),
-            steps_per_epoch=3,
-            epochs=2,
-            validation_data=endless(61),
-            validation_steps=3,
-        )
-    )
-    equals_plain(lambda: dict(x=Batches(), epochs=2, shuffle=False, validation_data=Batches()))
-    history = tnt.Model(perceptron()).fit(Batches(), epochs=3, verbose=0).history
-    assert len({str(each) for each in collectives.allgather_object(history)}) == 1
-    model = tnt.Model(perceptron())
-    result = reference(lambda: perceptron().evaluate(Batches(), verbose=0))
-    assert np.allclose(model.evaluate(Batches(), verbose=0), result, atol=1e-10)
-    assert (
-        model.predict(batches(130, 64), verbose=0)
-        == reference(lambda: perceptron().predict(batches(130, 64), verbose=0))
-    ).all()
 
 
 # ==== Each rank its own data ====
