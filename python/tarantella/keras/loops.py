@@ -55,7 +55,10 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
     if source.batch is not None:
         sources.check_first(request, source.batch)
-    given = _validation(call, validation, batch_size, workers)
+    divides_validation = calls.boolean(
+        "tnt_distribute_validation_dataset", call.take("tnt_distribute_validation_dataset", True)
+    )
+    given = _validation(call, validation, batch_size, workers, divides_validation)
 
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
     own = dict(
@@ -65,6 +68,7 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         steps_per_epoch=steps,
         distributed=call.distribute,
         validates=given is not None,
+        distributed_validation=divides_validation and given is not None,
         validation_freq=call.kwargs.get("validation_freq", 1),
         batch_size=source.batch,
         steps=source.steps,
@@ -75,6 +79,7 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         "steps_per_epoch",
         "distributed",
         "validates",
+        "distributed_validation",
         "validation_freq",
     ]
     if call.distribute:
@@ -101,11 +106,10 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     return _run_fit(call, base, listed, agreed, source)
 
 
-def _validation(call: Call, validation: Any, batch_size: Optional[int], workers: int) -> Any:
+def _validation(
+    call: Call, validation: Any, batch_size: Optional[int], workers: int, distribute: bool
+) -> Any:
     """The dataset that validation is handed; None without validation."""
-    distribute = calls.boolean(
-        "tnt_distribute_validation_dataset", call.take("tnt_distribute_validation_dataset", True)
-    )
     micro = calls.positive(
         "tnt_validation_micro_batch_size", call.take("tnt_validation_micro_batch_size")
     )

@@ -438,6 +438,14 @@ def different_calls_are_refused():
     model = tnt.Model(perceptron())
     with raises(ValueError, "ranks 0 and 1", "epochs: 2 and 3"):
         model.fit(x, y, epochs=2 + min(RANK, 1), verbose=0)
+    with raises(ValueError, "ranks 0 and 1", "distributed validation: True and False"):
+        model.fit(
+            x,
+            y,
+            validation_data=(x, y),
+            tnt_distribute_validation_dataset=RANK == 0,
+            verbose=0,
+        )
     with raises(ValueError, "ranks 0 and {}".format(SIZE - 1), "batch size"):
         model.fit(x, y, batch_size=20 if RANK < SIZE - 1 else 10, verbose=0)
     with raises(ValueError, "ranks 0 and 1", "procedure"):
