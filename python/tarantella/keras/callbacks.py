@@ -75,15 +75,15 @@ def flatten(keras: Any, callbacks: Any) -> List[Any]:
 def told(keras: Any, callbacks: List[Any]) -> Dict[str, Any]:
     """What the others have to know of this rank's callbacks."""
     bare = [entry.callback if isinstance(entry, Callback) else entry for entry in callbacks]
-    frequencies = [
-        entry.save_freq
+    checkpoints = [
+        entry
         for entry in bare
-        if _is(keras, entry, "ModelCheckpoint")
-        and isinstance(entry.save_freq, int)
-        and getattr(entry, "save_best_only", False)
+        if _is(keras, entry, "ModelCheckpoint") and isinstance(entry.save_freq, int)
     ]
+    monitors = [entry for entry in checkpoints if getattr(entry, "save_best_only", False)]
     return {
-        "frequencies": sorted(frequencies),
+        "saves": sorted(entry.save_freq for entry in checkpoints),
+        "frequencies": sorted(entry.save_freq for entry in monitors),
         "restores": (
             ranks.is_master_rank() and any(_is(keras, entry, "BackupAndRestore") for entry in bare)
         ),
@@ -132,13 +132,16 @@ def _first_class(keras: Any, batches: bool) -> type:
     class First(keras.callbacks.Callback):
         """Stands first: reduces metrics and puts the global values into the logs."""
 
-        def __init__(self, values: Values, hooks: Any, frequencies: List[int]) -> None:
+        def __init__(self, values: Values, hooks: Any, agreed: Dict[str, Any]) -> None:
             super().__init__()
             self._supports_tf_logs = True
             self.values = values
             self.hooks = hooks
             keras3 = keras.__version__.startswith("3.")
-            self.frequencies = [_Frequency(every, keras3) for every in frequencies]
+            self.saves, self.frequencies = (
+                [_Frequency(every, keras3) for every in agreed.get(name, [])]
+                for name in ("saves", "frequencies")
+            )
             self._training = False
 
         def on_train_begin(self, logs=None):
@@ -150,7 +153,7 @@ def _first_class(keras: Any, batches: bool) -> type:
 
         def _reduce_training(self) -> None:
             if self.values.training is None:
-                self.hooks.average_moving_statistics(self.model)
+                self.hooks.end_steps(self.model)
                 self.values.training = metrics.global_results(self.model)
 
         def on_test_begin(self, logs=None):
@@ -185,10 +188,14 @@ def _first_class(keras: Any, batches: bool) -> type:
         return First
 
     class FirstWithBatches(First):
-        """Also reduces the metrics at batches after which a checkpoint looks at them."""
+        """Also averages moving statistics at batches after which a checkpoint is written, and
+        reduces the metrics where it looks at them.
+        """
 
         def on_train_batch_end(self, batch, logs=None):
             # All counters count, so no short circuit.
+            if any([frequency.reached(batch) for frequency in self.saves]):
+                self.hooks.average_moving_statistics(self.model)
             if any([frequency.reached(batch) for frequency in self.frequencies]):
                 _put(logs, metrics.global_results(self.model))
 
@@ -278,8 +285,7 @@ class Arrangement:
     ) -> None:
         self.values = Values()
         self._undo: List[Any] = []
-        frequencies = agreed["frequencies"]
-        first = _first_class(keras, bool(frequencies))(self.values, hooks, frequencies)
+        first = _first_class(keras, bool(agreed.get("saves")))(self.values, hooks, agreed)
         self.list = [first]
         for entry in callbacks:
             wrapped = isinstance(entry, Callback)
@@ -352,8 +358,12 @@ def values_of(callbacks: Any) -> Optional[Values]:
 
 def agree(own: Dict[str, Any], of_all: List[Dict[str, Any]]) -> Dict[str, Any]:
     """What all ranks do for the callbacks of any of them."""
-    frequencies = sorted({every for each in of_all for every in each["frequencies"]})
-    return {"frequencies": frequencies, "restores": any(each["restores"] for each in of_all)}
+    agreed: Dict[str, Any] = {
+        name: sorted({every for each in of_all for every in each[name]})
+        for name in ("saves", "frequencies")
+    }
+    agreed["restores"] = any(each["restores"] for each in of_all)
+    return agreed
 
 
 def restored_counters(keras3: bool, model: Any) -> None:

@@ -208,11 +208,15 @@ class Hooks:
         self.source = source
         self._described = source is None
 
-    def average_moving_statistics(self, model: Any) -> None:
+    def end_steps(self, model: Any) -> None:
         """Before validation and at the end of an epoch."""
+        self._describe()
+        self.average_moving_statistics(model)
+
+    def average_moving_statistics(self, model: Any) -> None:
+        """Also between steps, before a checkpoint."""
         from . import model as models
 
-        self._describe()
         models.average_moving_statistics(model)
 
     def end_epoch(self, model: Any) -> None:
@@ -306,7 +310,7 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     else:
         log.logger().info("tnt_distribute_dataset=False: each rank evaluates its own data")
         call.kwargs["x"] = source.undivided(call.watch)
-    arrangement = callback_lists.Arrangement(call.keras, listed, {"frequencies": []}, Hooks(call))
+    arrangement = callback_lists.Arrangement(call.keras, listed, {}, Hooks(call))
     call.kwargs["callbacks"] = arrangement.list
     as_dict = call.kwargs.pop("return_dict", False)
     call.verbosity()
@@ -398,7 +402,7 @@ def _run_predict(call: Call, base: type, dataset: tf.data.Dataset) -> Any:
     too.
     """
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
-    arrangement = callback_lists.Arrangement(call.keras, listed, {"frequencies": []}, Hooks(call))
+    arrangement = callback_lists.Arrangement(call.keras, listed, {}, Hooks(call))
     call.kwargs["callbacks"] = arrangement.list
     call.verbosity()
     try:

@@ -9,9 +9,10 @@ import os
 import shutil
 import tempfile
 
-from cases import KERAS3, RANK, SIZE, case, digits, keras, run, same_bits
+from cases import KERAS3, RANK, SIZE, case, dataset, digits, keras, run, same_bits
 from expect import raises
 
+import h5py
 import numpy as np
 import tarantella as tnt
 from tarantella import collectives, settings
@@ -290,6 +291,35 @@ def checkpoints_between_epochs_look_at_all_ranks():
     names, best = saved(tnt.Model(made()))
     assert np.isclose(best, plain[1], atol=1e-10) and equal_on_all(best) == best
     assert names == (plain[0] if MASTER else [])
+
+
+@case
+def checkpoints_between_epochs_hold_averaged_statistics():
+    x = np.random.default_rng(5).normal(size=(60, 4))
+    norm = keras.layers.BatchNormalization(momentum=0.5, name="norm")
+    stack = [keras.layers.Input((4,)), norm, keras.layers.Dense(1, name="out")]
+    model = tnt.Model(keras.Sequential(stack))
+    model.compile("sgd", "mse")
+    name = "{batch}.weights.h5" if KERAS3 else "{batch}.h5"
+    with own_folder():
+        kept = callbacks.ModelCheckpoint(name, save_freq=2, save_weights_only=True)
+        # Lists may differ between ranks.
+        listed = [kept] if MASTER else []
+        data = dataset(x, x[:, :1], batch=12)
+        model.fit(data, epochs=1, verbose=0, callbacks=listed)
+        if not MASTER:
+            return
+        names = sorted(os.listdir("."))
+        assert len(names) == 2, names
+        for number, name in zip((2, 4), names):
+            mean = np.zeros(4)
+            for begin in range(0, 12 * number, 12):
+                mean = (mean + x[begin : begin + 12].mean(0)) / 2
+            with h5py.File(name) as file:
+                found = []
+                file.visititems(lambda _, each: found.append(each))
+                stored = [each[()] for each in found if getattr(each, "shape", None) == (4,)]
+            assert any(np.allclose(each, mean, atol=1e-6) for each in stored), (mean, stored)
 
 
 def board(folder):
