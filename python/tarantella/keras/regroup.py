@@ -22,7 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from .. import collectives, data, errors, log, operators, ranks, settings
-from . import metrics
+from . import metrics, step
 
 _ATTEMPTS = 100
 
@@ -61,6 +61,7 @@ def regroup() -> None:
         operators.renew_all()
         for place in list(_places):
             place.update()
+        step.of_traces.renew()
         log.logger().warning("%d of %d ranks are left, and go on", ranks.get_size(), before)
         return
     raise errors.RankFailure(

@@ -77,16 +77,66 @@ def batch_weight(weight: Any) -> Iterator[None]:
     For custom loops: `weight` is the number of samples of this rank divided by those of all, which
     `tnt.data.Dataset(...).weights` yields with each batch. Without it each rank counts 1/p.
     """
-    with entered(Step(tf.cast(weight, tf.float64))):
-        yield
+    step = _OwnStep(tf.cast(weight, tf.float64))
+    eagerly = tf.executing_eagerly()
+    try:
+        with entered(step):
+            if eagerly:
+                of_traces.renew()
+            yield
+    finally:
+        if eagerly:
+            of_traces.renew()
+
+
+class _OwnStep(Step):
+    """A step of a custom loop."""
 
 
 def weight() -> Any:
     """The weight of this rank's gradients."""
     step = current()
-    if step is not None:
+    if tf.executing_eagerly():
+        return _weight_now() if step is None else step.weight
+    if step is None or (isinstance(step, _OwnStep) and _is_value(step.weight)):
+        return of_traces.read()
+    return step.weight
+
+
+def _weight_now() -> Any:
+    """The weight in a custom loop outside of functions."""
+    step = current()
+    if isinstance(step, _OwnStep) and _is_value(step.weight):
         return step.weight
     return tf.constant(1.0 / ranks.get_size(), tf.float64)
+
+
+def _is_value(weight: Any) -> bool:
+    return hasattr(weight, "numpy")
+
+
+class _OfTraces:
+    """The weight in a custom loop as a variable. A function that is traced once may be called with
+    any weight around it, and by another number of ranks.
+    """
+
+    def __init__(self) -> None:
+        self._variable: Any = None
+
+    def read(self) -> Any:
+        """Its value when the function runs; traced."""
+        if self._variable is None:
+            with tf.init_scope(), tf.device("CPU:0"):
+                self._variable = tf.Variable(_weight_now(), trainable=False)
+        return self._variable.read_value()
+
+    def renew(self) -> None:
+        """Takes the weight as it is now."""
+        if self._variable is not None:
+            self._variable.assign(_weight_now())
+
+
+of_traces = _OfTraces()
 
 
 class Control:

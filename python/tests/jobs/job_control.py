@@ -311,6 +311,58 @@ def custom_loop() -> None:
 
 
 @case
+def weight_around_a_traced_step() -> None:
+    if SIZE == 1:
+        return
+    model = small()
+    variables = model.trainable_variables
+    optimizer = keras.optimizers.SGD(1.0)
+    optimizer = tnt.optimizers.Optimizer(optimizer)
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+
+    @tf.function
+    def step() -> None:
+        optimizer.apply_gradients([(tf.ones_like(each), each) for each in variables])
+
+    def moved() -> float:
+        before = model.get_weights()
+        step()
+        by = [old - new for old, new in zip(before, model.get_weights())]
+        close(by, [np.full_like(each, by[0].flat[0]) for each in by], 1e-5)
+        return float(by[0].flat[0])
+
+    for weight in (1.0, 0.25):
+        with tnt.batch_weight(weight):
+            assert np.isclose(moved(), weight * SIZE)
+            with tnt.batch_weight(3.0):
+                assert np.isclose(moved(), 3.0 * SIZE)
+            assert np.isclose(moved(), weight * SIZE)
+        # Without it each rank counts 1/p.
+        assert np.isclose(moved(), 1.0)
+
+
+@case
+def weight_within_a_traced_step() -> None:
+    if SIZE == 1:
+        return
+    variable = tf.Variable([0.0])
+    optimizer = tnt.optimizers.Optimizer(keras.optimizers.SGD(1.0))
+    if hasattr(optimizer, "build"):
+        optimizer.build([variable])
+
+    @tf.function
+    def step(weight: Any) -> None:
+        with tnt.batch_weight(weight):
+            optimizer.apply_gradients([(tf.ones([1]), variable)])
+
+    for weight in (0.5, 0.25):
+        variable.assign([0.0])
+        step(tf.constant(weight))
+        close([variable.numpy()], [[-weight * SIZE]], 1e-6)
+
+
+@case
 def broadcast_of_variables() -> None:
     model = small()
     expected = model.get_weights()
