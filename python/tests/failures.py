@@ -196,6 +196,16 @@ class Failures(unittest.TestCase):
     def test_other_models_go_on_too(self) -> None:
         self.goes_on("other_models")
 
+    def test_steps_that_save_nothing_raise(self) -> None:
+        self.goes_on("steps_that_save_nothing", left=1)
+        self.goes_on("first_steps_that_save_nothing")
+
+    def test_data_of_other_structures_go_on(self) -> None:
+        self.goes_on("data_of_other_structures", 4)
+
+    def test_models_that_were_compiled_again_go_on(self) -> None:
+        self.goes_on("compiled_again", 4)
+
     def test_job_ends_below_its_least_number_of_ranks(self) -> None:
         code, text = ended(
             start("1 7", 2, (), "losing.py", TNT_ON_FAILURE="continue", TNT_MIN_RANKS="2"), 300

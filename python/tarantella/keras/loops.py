@@ -23,6 +23,8 @@ from .sources import Source
 
 def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     """`fit` of a tnt.Model."""
+    from . import model as models
+
     call = Call(model, "fit", kwargs)
     calls.require_compiled(call)
     epochs = call.kwargs.get("epochs", 1)
@@ -92,6 +94,7 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     if call.distribute:
         compare = settings.get().check_data if ranks.get_size() > 1 else "off"
         call.kwargs["x"] = source.divided(call.watch, compare, late=True)
+        models.expect(call.model, call.kwargs["x"].element_spec)
     else:
         log.logger().info(
             "tnt_distribute_dataset=False: each rank is fed its own data; gradients are weighted by"

@@ -4,8 +4,9 @@ The model is changed in place: its class becomes one that puts the methods here 
 `fit`, `evaluate` and `predict` do with data and callbacks is in loops.py, the step itself in
 train.py; here are what has to be equal on all ranks before it, and how failures become exceptions.
 
-For the other modules: `prepare`, `stop_requested`, `average_moving_statistics`, `check_drift`,
-`base_of`, and `restored`, within which model and optimizer have their own classes, as for saving.
+For the other modules: `prepare`, `expect`, `stop_requested`, `average_moving_statistics`,
+`check_drift`, `base_of`, and `restored`, within which model and optimizer have their own classes,
+as for saving.
 """
 
 import enum
@@ -76,6 +77,9 @@ def prepare(model: Any, x: Any = None, broadcast: bool = False) -> None:
     if alone():
         state.dirty = False
         return
+    if regroup.may_lose_ranks() and state.place is None:
+        # Here and not in a step: that is traced for the first time only once.
+        state.place = regroup.Place()
     optimizers_due = _optimizer_is_built(model)
     weights.compare(model)
     due = collectives.allgather(np.array([state.dirty, optimizers_due], np.uint8))
@@ -89,6 +93,14 @@ def prepare(model: Any, x: Any = None, broadcast: bool = False) -> None:
     weights.broadcast(variables + weights.seeds(model))
     _differ_by_rank(model, state)
     state.dirty = False
+
+
+def expect(model: Any, spec: Any) -> None:
+    """Before a fit where ranks may be lost: data of another structure need variables of their own,
+    which only the first trace of a function may make.
+    """
+    if regroup.may_lose_ranks() and not state_of(model).saved.knows(spec):
+        _forget_functions(model)
 
 
 def _built(model: Any) -> bool:
@@ -409,6 +421,8 @@ def _run(model: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
 def adopt(model: Any) -> None:
     """Hooks the optimizer of a compiled model."""
     state_of(model).dirty = True
+    # Those of the optimizer and of the metrics that it has now are found in the next step.
+    state_of(model).counters = []
     optimizer = getattr(model, "optimizer", None)
     if optimizer is None:
         return

@@ -91,11 +91,11 @@ class Reducer:
                 reduced = [_identity(gradient) for gradient in reduced]
         return reduced
 
-    def completed(self) -> int:
+    def steps(self) -> Any:
         """Steps whose sums have all arrived."""
-        return int(self._steps.numpy())
+        return self._steps.read_value()
 
-    def set_completed(self, steps: int) -> None:
+    def set_steps(self, steps: int) -> None:
         """Takes the count of a rank that is ahead."""
         self._steps.assign(steps)
 

@@ -101,48 +101,85 @@ class Place:
         return part, dict(share, local=local)
 
 
-class Saved:
-    """Tensors kept in variables, whatever their shapes."""
+class Kept:
+    """Tensors of one structure in variables, whatever their shapes."""
 
-    def __init__(self) -> None:
-        self._structure: Any = None
-        self._variables: List[tf.Variable] = []
-        self._shapes: List[Any] = []
+    def __init__(self, specs: Any, flat: List[Any]) -> None:
+        self.specs = specs
+        self.shapes = [leaf.shape for leaf in flat]
+        with tf.init_scope():
+            self.variables = [
+                tf.Variable(
+                    (
+                        tf.zeros([0], leaf.dtype)
+                        if leaf.dtype != tf.string
+                        else tf.constant([], tf.string)
+                    ),
+                    shape=tf.TensorShape(None),
+                    validate_shape=False,
+                    trainable=False,
+                )
+                for leaf in flat
+            ]
 
-    def save(self, structure: Any) -> None:
-        """Keeps the tensors of a structure; traced into a step."""
-        flat = [
-            tf.convert_to_tensor(leaf)
-            for leaf in tf.nest.flatten(structure, expand_composites=True)
-        ]
-        if self._structure is None:
-            self._structure = structure
-            self._shapes = [leaf.shape for leaf in flat]
-            with tf.init_scope():
-                self._variables = [
-                    tf.Variable(
-                        (
-                            tf.zeros([0], leaf.dtype)
-                            if leaf.dtype != tf.string
-                            else tf.constant([], tf.string)
-                        ),
-                        shape=tf.TensorShape(None),
-                        validate_shape=False,
-                        trainable=False,
-                    )
-                    for leaf in flat
-                ]
-        self._shapes = [_common(known, leaf.shape) for known, leaf in zip(self._shapes, flat)]
-        for variable, leaf in zip(self._variables, flat):
+    def holds(self, specs: Any) -> bool:
+        """Whether tensors of these specifications can be kept here."""
+        try:
+            tf.nest.assert_same_structure(self.specs, specs, expand_composites=True)
+        except (TypeError, ValueError):
+            return False
+        return _dtypes(self.specs) == _dtypes(specs)
+
+    def keep(self, flat: List[Any]) -> None:
+        """Keeps tensors; traced into a step."""
+        self.shapes = [_common(known, leaf.shape) for known, leaf in zip(self.shapes, flat)]
+        for variable, leaf in zip(self.variables, flat):
             variable.assign(leaf, read_value=False)
 
     def read(self) -> Any:
-        """The structure that was saved last."""
+        """The structure with the tensors that were kept last."""
         flat = [
             tf.ensure_shape(variable.read_value(), shape)
-            for variable, shape in zip(self._variables, self._shapes)
+            for variable, shape in zip(self.variables, self.shapes)
         ]
-        return tf.nest.pack_sequence_as(self._structure, flat, expand_composites=True)
+        return tf.nest.pack_sequence_as(self.specs, flat, expand_composites=True)
+
+
+class Saved:
+    """Tensors of any structures, of which those that were saved last count."""
+
+    def __init__(self) -> None:
+        self._kept: List[Kept] = []
+        self._last: Any = None
+
+    def save(self, structure: Any) -> None:
+        """Keeps the tensors of a structure; traced into a step."""
+        specs = tf.nest.map_structure(tf.type_spec_from_value, structure)
+        flat = tf.nest.flatten(structure, expand_composites=True)
+        if self._last is None:
+            with tf.init_scope():
+                self._last = tf.Variable(0, dtype=tf.int64, trainable=False)
+        number = self._number_of(specs)
+        if number == len(self._kept):
+            self._kept.append(Kept(specs, flat))
+        self._kept[number].keep(flat)
+        self._last.assign(number, read_value=False)
+
+    def knows(self, specs: Any) -> bool:
+        """Whether something like that was saved before, so no variable has to be made for it."""
+        return self._number_of(specs) < len(self._kept)
+
+    def _number_of(self, specs: Any) -> int:
+        fitting = (number for number, kept in enumerate(self._kept) if kept.holds(specs))
+        return next(fitting, len(self._kept))
+
+    def last(self) -> Kept:
+        """What was saved last."""
+        return self._kept[int(self._last.numpy())]
+
+
+def _dtypes(specs: Any) -> List[Any]:
+    return [getattr(leaf, "dtype", None) for leaf in tf.nest.flatten(specs, expand_composites=True)]
 
 
 def _common(left: tf.TensorShape, right: tf.TensorShape) -> tf.TensorShape:
@@ -163,12 +200,13 @@ class Mending:
         self._model = model
         self._function = function
         self._translate = translate
-        self._again: Optional[Callable[[], Any]] = None
 
     def __call__(self, iterator: Any) -> Any:
         try:
             return self._function(iterator)
         except tf.errors.OpError as error:
+            if not _saves(iterator):
+                raise
             return self._mend(error)
 
     def _mend(self, error: Any) -> Any:
@@ -195,26 +233,32 @@ class Mending:
         """
         from . import optimizers, weights
 
-        for variable, value in zip(
-            state.counters, state.saved_counters.read() if state.counters else []
-        ):
-            variable.assign(value)
+        if state.counters:
+            for variable, value in zip(state.counters, state.saved_counters.last().read()):
+                variable.assign(value)
         reducer = optimizers.reducer_of(optimizers.hooked(self._model.optimizer))
-        completed = reducer.completed()
-        of_all = collectives.allgather(np.array([completed, state.attempted.numpy()], np.int64))
-        newest = int(of_all[:, 0].max())
+        attempted, sums = int(state.attempted.numpy()), int(reducer.steps().numpy())
+        # An optimizer may be newer than its model, so it has a count of its own.
+        completed = attempted if sums > int(state.sums_before.numpy()) else attempted - 1
+        of_all = collectives.allgather(np.array([completed, sums], np.int64))
         source = int(of_all[:, 0].argmax())
+        newest, sums = (int(number) for number in of_all[source])
         weights.broadcast(weights.synchronised(self._model), root=source)
-        reducer.set_completed(newest)
+        reducer.set_steps(sums)
         state.control.set_steps(newest)
-        return int(state.attempted.numpy()), newest
+        return attempted, newest
 
     def _repeat(self, state: Any) -> Any:
-        if self._again is None:
-            model = self._model
+        kept, model = state.saved.last(), self._model
 
-            def again() -> Any:
-                return model.train_step(state.saved.read())
+        def again() -> Any:
+            return model.train_step(kept.read())
 
-            self._again = again if model.run_eagerly else tf.function(again)
-        return self._again()
+        # Traced each time: the batch may have another structure, and ranks are lost rarely.
+        return (again if model.run_eagerly else tf.function(again))()
+
+
+def _saves(iterator: Any) -> bool:
+    """Whether steps on what an iterator yields save their batch: those that cut whole ones."""
+    spec = getattr(iterator, "element_spec", None)
+    return isinstance(spec, tuple) and isinstance(spec[-1], dict) and "whole" in spec[-1]

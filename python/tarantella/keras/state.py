@@ -31,6 +31,7 @@ class State:
         self.saved_counters = regroup.Saved()
         self.counters: List[Any] = []
         self.attempted: Any = None
+        self.sums_before: Any = None
 
 
 _states: "weakref.WeakKeyDictionary[Any, State]" = weakref.WeakKeyDictionary()

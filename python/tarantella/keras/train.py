@@ -21,7 +21,6 @@ def train(model: Any, base: Any, element: Any, share: Optional[Dict[str, Any]]) 
 
 def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[str, Any]) -> Any:
     """A step on a whole batch, in a job that may lose ranks."""
-    _make_place(state)
     if state.control is None:
         state.control = Control()
     if state.attempted is None:
@@ -29,7 +28,12 @@ def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[s
             state.attempted = tf.Variable(
                 0, dtype=tf.int64, trainable=False, name="tarantella_attempted"
             )
+            state.sums_before = tf.Variable(
+                0, dtype=tf.int64, trainable=False, name="tarantella_sums_before"
+            )
+    reducer = optimizers.reducer_of(optimizers.hooked(model.optimizer))
     state.attempted.assign(state.control.steps() + 1, read_value=False)
+    state.sums_before.assign(reducer.steps(), read_value=False)
     state.saved.save((element, share))
     if not state.counters:
         with tf.init_scope():
@@ -45,11 +49,6 @@ def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[s
         state.saved_counters.save([tf.convert_to_tensor(variable) for variable in state.counters])
     part, share = state.place.cut(element, share)
     return _train_part(model, state, base, part, share)
-
-
-def _make_place(state: State) -> None:
-    if state.place is None:
-        state.place = regroup.Place()
 
 
 def _train_part(
@@ -84,7 +83,6 @@ def _train_part(
 def test(model: Any, base: Any, element: Any, share: Dict[str, Any]) -> Any:
     state = state_of(model)
     if "whole" in share:
-        _make_place(state)
         element, share = state.place.cut(element, share)
     step = Step(tf.constant(1.0, tf.float64), share)
     with entered(step):

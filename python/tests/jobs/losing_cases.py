@@ -140,6 +140,64 @@ def other_models() -> None:
     close([values[1]], [values[0]], 1e-10)
 
 
+@case
+def steps_that_save_nothing() -> None:
+    """They raise RankFailure and change nothing; after regroup() the model trains on."""
+    models = pair(sgd)
+    x, y = np.ones((8, 8)), np.ones((8, 1))
+    own = dataset(x[:2], y[:2], batch=2)
+    for step in (
+        lambda model: model.train_on_batch(x, y),
+        lambda model: model.fit(own, verbose=0, tnt_distribute_dataset=False),
+    ):
+        both_fit(models)
+        model = models[1]
+        before = model.get_weights(), int(model.optimizer.iterations)
+        arm(-1)
+        raises(tnt.RankFailure, "rank", lambda step=step: step(model))
+        assert int(model.optimizer.iterations) >= before[1]
+        close(model.get_weights(), before[0], 0)
+        left = tnt.get_size() - 1
+        tnt.regroup()
+        go_on_with(left)
+    both_fit(models)
+
+
+@case
+def first_steps_that_save_nothing() -> None:
+    """The same where no step has saved anything before."""
+    models = pair(sgd)
+    arm(-1)
+    raises(tnt.RankFailure, "rank", lambda: models[1].train_on_batch(np.ones((8, 8)), np.ones(8)))
+    tnt.regroup()
+    both_fit(models)
+
+
+@case
+def data_of_other_structures() -> None:
+    """A loss in a fit whose data have another structure than those before, and in one as before."""
+    models = pair(sgd)
+    both_fit(models)
+    both_fit(models, [Lose()], weighted=True)
+    go_on_with(cases.SIZE - 1)
+    both_fit(models, [Lose(step=2)])
+    go_on_with(cases.SIZE - 2)
+    both_fit(models, weighted=True)
+
+
+@case
+def compiled_again() -> None:
+    """Losses behind a second compile, of which one is in the first step."""
+    models = pair(sgd)
+    both_fit(models)
+    for optimizer, lose in ((adam, Lose()), (sgd, Lose(step=0))):
+        for model in models:
+            compiled(model, optimizer())
+        both_fit(models, [lose], epochs=2)
+        assert int(models[1].optimizer.iterations) == 20
+    go_on_with(cases.SIZE - 2)
+
+
 def main() -> None:
     """Runs the case."""
     # What cases.py has made fixed the type of all layers.
