@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 from typing import Any, List, Tuple
@@ -205,6 +206,10 @@ class Failures(unittest.TestCase):
 
     def test_models_that_were_compiled_again_go_on(self) -> None:
         self.goes_on("compiled_again", 4)
+
+    def test_lost_master_has_a_successor(self) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            self.goes_on("lost_master " + folder)
 
     def test_job_ends_below_its_least_number_of_ranks(self) -> None:
         code, text = ended(

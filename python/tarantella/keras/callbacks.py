@@ -15,10 +15,10 @@ called themselves, never copied.
 import os
 import shutil
 import tempfile
-from typing import Any, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
-from .. import collectives, ranks, settings
-from . import metrics
+from .. import collectives, log, ranks, settings
+from . import metrics, regroup
 
 _MASTER_ONLY = ("CSVLogger", "RemoteMonitor", "ProgbarLogger", "BackupAndRestore")
 _ONE_RANK_ONLY = ("OrbaxCheckpoint", "SidecarEvaluatorModelExport")
@@ -285,12 +285,18 @@ class Arrangement:
     ) -> None:
         self.values = Values()
         self._undo: List[Any] = []
+        # What ends already when this rank becomes the master, since the former was lost.
+        self._undo_of_others: List[Any] = []
+        self._of_master: List[str] = []
+        self._is_master = ranks.is_master_rank()
+        regroup.follow(self)
         first = _first_class(keras, bool(agreed.get("saves")))(self.values, hooks, agreed)
         self.list = [first]
         for entry in callbacks:
             wrapped = isinstance(entry, Callback)
             callback = entry.callback if wrapped else entry
             if not self._runs_here(keras, callback, not wrapped or entry.run_on_all_ranks):
+                self._of_master.append(type(callback).__name__)
                 continue
             self._redirect(keras, callback)
             if wrapped and not entry.aggregate_logs:
@@ -316,23 +322,26 @@ class Arrangement:
         if ranks.get_size() == 1:
             return
         if _is(keras, callback, "TensorBoard") and settings.get().tensorboard_on_all_devices:
-            self._replace(
-                callback,
-                "log_dir",
-                os.path.join(str(callback.log_dir), "rank_{}".format(ranks.get_rank())),
-            )
+            folder = os.path.join(str(callback.log_dir), "rank_{}".format(ranks.get_rank()))
+            self._undo.append(_replaced(callback, "log_dir", folder))
         elif _is(keras, callback, "ModelCheckpoint") and not ranks.is_master_rank():
             # Keras makes the folder before it saves; the path may not exist on this host.
             folder = tempfile.mkdtemp(prefix="tarantella-")
-            self._undo.append(lambda: shutil.rmtree(folder, ignore_errors=True))
-            self._replace(
-                callback, "filepath", os.path.join(folder, os.path.basename(str(callback.filepath)))
-            )
+            self._undo_of_others.append(lambda: shutil.rmtree(folder, ignore_errors=True))
+            path = os.path.join(folder, os.path.basename(str(callback.filepath)))
+            self._undo_of_others.append(_replaced(callback, "filepath", path))
 
-    def _replace(self, callback: Any, name: str, value: Any) -> None:
-        before = getattr(callback, name)
-        setattr(callback, name, value)
-        self._undo.append(lambda: setattr(callback, name, before))
+    def update(self) -> None:
+        """The ranks have changed: a new master writes checkpoints where the user has said."""
+        if self._is_master or not ranks.is_master_rank():
+            return
+        self._is_master = True
+        _run_back(self._undo_of_others)
+        if self._of_master:
+            log.logger().warning(
+                "%s ran on the master, which was lost, and will not run any more in this call",
+                ", ".join(self._of_master),
+            )
 
     def tell(self, model: Any, hook: str) -> None:
         """Calls a hook that Keras does not call on a rank without data."""
@@ -342,9 +351,21 @@ class Arrangement:
 
     def undo(self) -> None:
         """Takes back what was changed in the user's objects."""
-        for step in reversed(self._undo):
-            step()
-        self._undo = []
+        regroup.unfollow(self)
+        _run_back(self._undo_of_others)
+        _run_back(self._undo)
+
+
+def _replaced(callback: Any, name: str, value: Any) -> Callable[[], None]:
+    """Sets an attribute; what takes that back."""
+    before = getattr(callback, name)
+    setattr(callback, name, value)
+    return lambda: setattr(callback, name, before)
+
+
+def _run_back(steps: List[Callable[[], None]]) -> None:
+    while steps:
+        steps.pop()()
 
 
 def values_of(callbacks: Any) -> Optional[Values]:

@@ -32,6 +32,20 @@ def may_lose_ranks() -> bool:
     return settings.get().on_failure == "continue" and ranks.size_of_job() > 1
 
 
+# What takes the new ranks when they have changed.
+_followers: "weakref.WeakSet[Any]" = weakref.WeakSet()
+
+
+def follow(follower: Any) -> None:
+    """Calls `update` of it after each regroup, until `unfollow` or for as long as it lives."""
+    _followers.add(follower)
+
+
+def unfollow(follower: Any) -> None:
+    """Takes back `follow`."""
+    _followers.discard(follower)
+
+
 def regroup() -> None:
     """Makes a group of the ranks that live, after a RankFailure; all of them call it.
 
@@ -59,8 +73,8 @@ def regroup() -> None:
         ranks.adopt(alive, group)
         collectives.forget_groups()
         operators.renew_all()
-        for place in list(_places):
-            place.update()
+        for follower in list(_followers):
+            follower.update()
         step.of_traces.renew()
         log.logger().warning("%d of %d ranks are left, and go on", ranks.get_size(), before)
         return
@@ -70,8 +84,6 @@ def regroup() -> None:
 
 
 # ==== Within a step ====
-
-_places: "weakref.WeakSet[Place]" = weakref.WeakSet()
 
 
 class Place:
@@ -83,7 +95,7 @@ class Place:
         with tf.init_scope():
             self._rank = tf.Variable(ranks.get_rank(), dtype=tf.int64, trainable=False)
             self._size = tf.Variable(ranks.get_size(), dtype=tf.int64, trainable=False)
-        _places.add(self)
+        follow(self)
 
     def update(self) -> None:
         """Takes the numbers as they are now."""

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict
 
 import cases
 from cases import close, dataset, keras, np, raises, same_bits, tf, tnt, with_weights
+from expect import logged
 
 CASES: Dict[str, Callable[[], None]] = {}
 _armed = False
@@ -196,6 +197,25 @@ def compiled_again() -> None:
         both_fit(models, [lose], epochs=2)
         assert int(models[1].optimizer.iterations) == 20
     go_on_with(cases.SIZE - 2)
+
+
+@case
+def lost_master() -> None:
+    """The next one writes checkpoints where the user has said, the second argument."""
+    folder = sys.argv[2]
+    models = pair(sgd)
+    path = os.path.join(folder, "{epoch}.weights.h5")
+    checkpoint = keras.callbacks.ModelCheckpoint(path, save_weights_only=True)
+    log = keras.callbacks.CSVLogger(os.path.join(folder, "log.csv"))
+    with logged() as lines:
+        both_fit(models, [checkpoint, log, Lose(0, epoch=1)], epochs=3)
+    assert checkpoint.filepath == path
+    assert any("CSVLogger" in line for line in lines) == tnt.is_master_rank(), lines
+    if tnt.is_master_rank():
+        expected = ["{}.weights.h5".format(epoch) for epoch in (1, 2, 3)] + ["log.csv"]
+        assert sorted(os.listdir(folder)) == expected, os.listdir(folder)
+        models[0].load_weights(path.format(epoch=3))
+        close(models[1].get_weights(), models[0].get_weights(), 0)
 
 
 def main() -> None:
