@@ -427,7 +427,8 @@ class Plan:
         options = self.options
         words = [find_tool("gaspi_run")]
         if self.hosts is None:
-            words += ["-n", str(self.counts[0][1])]
+            # Also in an allocation of a batch system, whose hosts a hostfile has to name.
+            words += ["-n", str(self.counts[0][1]), "--here"]
         else:
             words += ["--hosts", joined(self.counts)]
         if options.get("pin"):

@@ -4,8 +4,8 @@ rivals.
 Every figure comes from processes of its own, in rounds: each round runs all variants once, so that
 what else the machine does meets all of them. Figures are medians: of the epochs of a process, and
 of the rounds; the spread is that of the rounds. A variant is a number of ranks of this layer, or of
-Horovod, or one plain process of Keras without it. One process is bound to one core, and several
-ranks to a core each. The global batch is the same for all. CPU time is user and system time of all
+Horovod, or one plain process of Keras without it. Each rank is bound to one core, however many the
+machine has. The global batch is the same for all. CPU time is user and system time of all
 ranks.
 
 The variant "apart" is as many plain processes at the same time, each with its part of each batch,
@@ -148,9 +148,21 @@ def meet(what, rank, size):
         time.sleep(0.001)
 
 
+def bind():
+    """Binds this process to one core: the first of its own share, or the one of its number where
+    all ranks of the host have the same cores. Before TensorFlow has threads, which keep to it.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    number = os.environ.get("HOROVOD_LOCAL_RANK", "0")
+    if os.environ.get("GASPI_BIND") == "none":
+        number = os.environ["GASPI_SOCKET"]
+    os.sched_setaffinity(0, [cores[int(number) % len(cores)]])
+
+
 def train(name, variant, epochs):
     """Trains a model and tells what it took: per epoch, without the first."""
     rank, size, total = 0, 1, lambda values: values
+    bind()
     if variant == APART:
         rank, size = int(os.environ["GASPI_RANK"]), int(os.environ["GASPI_NRANKS"])
     if variant == "tarantella":
@@ -226,6 +238,8 @@ def command(variant, ranks):
     import tarantella_hosts
 
     launcher = [tarantella_hosts.find_tool("gaspi_run"), "-n", str(ranks), "--kill-on-failure"]
+    # In an allocation of a batch system, too: the plain process runs here.
+    launcher.append("--here")
     worker = [sys.executable, os.path.abspath(__file__)]
     if variant in ("tarantella", APART):
         return launcher + worker
@@ -500,9 +514,23 @@ def cpu_seconds(records):
     return svg(body, "CPU time of training", height=y + 20)
 
 
+def positive(word):
+    """A number from 1 on."""
+    number = int(word)
+    if number < 1:
+        raise argparse.ArgumentTypeError("{} is less than 1".format(number))
+    return number
+
+
 def numbers(words):
-    """The numbers of a list such as 1,2."""
-    return [int(word) for word in words.split(",")]
+    """The numbers of ranks of a list such as 1,2."""
+    found = [positive(word) for word in words.split(",")]
+    for ranks in found:
+        if BATCH % ranks:
+            raise argparse.ArgumentTypeError(
+                "{} ranks cannot share a batch of {} evenly".format(ranks, BATCH)
+            )
+    return found
 
 
 def parse(words):
@@ -522,8 +550,8 @@ def parse(words):
     parser.add_argument(
         "--rivals", type=lambda words: words.split(","), default=[], help="horovod, where installed"
     )
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--epochs", type=int, default=5, help="timed in each process; default: 5")
+    parser.add_argument("--rounds", type=positive, default=3, help="default: 3")
+    parser.add_argument("--epochs", type=positive, default=5, help="timed in each process; default: 5")
     parser.add_argument(
         "--to", default=".", metavar="DIR", help="where training.json and the plots go"
     )
@@ -554,8 +582,6 @@ def main(words=None):
     """The comparison; its exit status."""
     options = parse(words)
     if options.worker:
-        if options.worker == "plain" or os.environ.get("GASPI_NRANKS") == "1":
-            os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:1])
         train(options.model, options.worker, options.epochs)
         return 0
     cores = len(os.sched_getaffinity(0))

@@ -4,8 +4,11 @@ made-up figures.
 
 import importlib.util
 import os
+import sys
+import types
 import unittest
 import xml.etree.ElementTree as ElementTree
+from unittest import mock
 
 PATH = os.path.join(
     os.path.dirname(os.path.abspath(__file__)), "..", "..", "tarantella", "bench.py"
@@ -85,8 +88,44 @@ class Comparison(unittest.TestCase):
                             0 <= float(element.get(name)) <= limit, ElementTree.tostring(element)
                         )
 
+    def test_each_rank_is_bound_to_one_core(self):
+        for variables, cores, core in (
+            ({}, {2, 3}, 2),
+            # Ranks with shares of their own, and ones that share all cores.
+            ({"GASPI_BIND": "core:4-7", "GASPI_SOCKET": "1"}, {4, 5, 6, 7}, 4),
+            ({"GASPI_BIND": "none", "GASPI_SOCKET": "1"}, {0, 1}, 1),
+            ({"GASPI_BIND": "none", "GASPI_SOCKET": "2"}, {0, 1}, 0),
+            ({"HOROVOD_LOCAL_RANK": "3"}, set(range(8)), 3),
+        ):
+            with (
+                mock.patch.dict(os.environ, variables),
+                mock.patch.object(os, "sched_getaffinity", return_value=cores),
+                mock.patch.object(os, "sched_setaffinity") as bound,
+            ):
+                bench.bind()
+            bound.assert_called_once_with(0, [core])
+
+    def test_ranks_stay_on_this_host(self):
+        hosts = types.SimpleNamespace(find_tool=lambda name: "/tools/" + name)
+        with mock.patch.dict(sys.modules, tarantella_hosts=hosts):
+            for variant in ("tarantella", "apart"):
+                words = bench.command(variant, 2)
+                self.assertEqual(words[0], "/tools/gaspi_run")
+                self.assertIn("--here", words[: words.index(sys.executable)])
+
     def test_wrong_options_are_told(self):
-        for words in (["--models", "vgg"], ["--rivals", "mpi"], ["--ranks", "two"]):
+        for words in (
+            ["--models", "vgg"],
+            ["--rivals", "mpi"],
+            ["--ranks", "two"],
+            ["--ranks", "0"],
+            # A part of each batch would be empty, or parts would differ.
+            ["--ranks", "100"],
+            ["--ranks", "1,3"],
+            ["--rounds", "0"],
+            ["--epochs", "0"],
+            ["--epochs", "-2"],
+        ):
             with (
                 self.assertRaises(SystemExit) as ended,
                 open(os.devnull, "w", encoding="ascii") as null,

@@ -186,6 +186,11 @@ class Options(Case):
                 self.assertEqual(out, (expected + "\n") * 2)
                 self.assertEqual(err.count("has one NUMA node"), 1 if one else 0, err)
 
+    def test_without_a_hostfile_ranks_stay_here_in_an_allocation_too(self):
+        nodes = self.write("nodes", "far.invalid\nfar.invalid\n")
+        more = {"PBS_NODEFILE": nodes, "GASPI_SSH": "/nonexistent"}
+        self.assertEqual(self.values("-n", "2", names="PBS_NODEFILE", **more), [[nodes]] * 2)
+
     def test_dry_run_starts_nothing(self):
         self.write("hosts", "far-a # first\n\nfar-b\n")
         out, _ = self.run_it(
