@@ -12,6 +12,7 @@ use super::this_machine::ThisMachine;
 use super::variables::{Variables, wrong};
 use crate::config::{DeviceChoice, GidChoice, MessageCarrier, WriteEnd};
 use crate::error::Result;
+use crate::ids::Rank;
 use crate::timeout::{Deadline, Timeout};
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv6Addr};
@@ -36,6 +37,19 @@ impl Job {
     pub fn from_environment_within(timeout: Timeout) -> Result<Job> {
         let variables = Variables::new(&|name| std::env::var_os(name), &ThisMachine::look_up);
         describe(&variables, timeout.deadline())
+    }
+
+    /// The rank of this process and the number of ranks, as the environment names them; `None` if
+    /// no launcher has started this process. No process manager is asked, so what only that knows
+    /// is not there.
+    ///
+    /// # Errors
+    /// As [`from_environment`](Job::from_environment).
+    #[doc(hidden)]
+    pub fn named_by_environment() -> Result<Option<(Rank, Option<u32>)>> {
+        let variables = Variables::new(&|name| std::env::var_os(name), &ThisMachine::look_up);
+        let (chosen, _) = launchers::choose(&variables)?;
+        Ok(chosen.map(|(_, task)| (task.rank, task.size)))
     }
 }
 

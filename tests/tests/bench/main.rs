@@ -4,6 +4,8 @@ mod closed_proc;
 mod collectives;
 mod compare;
 mod fused;
+mod lossy;
+mod resources;
 mod scale;
 mod tables;
 mod tcp;

@@ -58,7 +58,7 @@ fn the_table_has_a_column_for_each_number() -> Result<()> {
 #[test]
 fn it_is_no_rank_of_a_job() -> Result<()> {
     let outcome = super::launched(2, &["scale"])?.run()?.code(2)?;
-    assert_eq!(outcome.stderr.matches("run it without gaspi_run").count(), 1);
+    assert_eq!(outcome.stderr.matches("run it without a launcher").count(), 1);
     alone(&["scale", "-n", "2,1"])?.run()?.code(2)?.says("2..=65535")?;
     let missing = alone(&["scale", "-n", "2"])?.env("GASPI_LIBRARY", "/nowhere/libgaspi.so.1");
     missing.run()?.code(1)?.says("a job of 2 ranks failed")?.says("/nowhere/libgaspi.so.1")?;

@@ -59,12 +59,12 @@ pub(crate) enum Test {
     Fusion(FusedStep),
     /// Start of a job, its memory, and what cycles of segments and queues take
     Init(Init),
-    /// Every test with its default sizes
+    /// Every test but fusion with its default sizes
     All(All),
 }
 
 /// What every test takes.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Plain {
     /// Start this program as a job of N ranks under gaspi_run
     #[arg(

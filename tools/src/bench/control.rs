@@ -6,11 +6,8 @@
 use crate::barrier;
 use crate::failure::Result;
 use crate::job::Job;
-use crate::machine;
 use crate::memory::{APART, PAGE, Shared};
 use crate::sockets::{Pause, Socket, Waiting};
-use crate::system;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
@@ -18,15 +15,10 @@ use std::time::{Duration, Instant};
 const SAMPLE: usize = 0;
 /// Counts since the job began.
 const ERRORS: usize = 1;
-const CORE: usize = 2;
-const NOTE: usize = 3;
-const MACHINE: usize = 4;
-/// 1 for ranks that have raw connections or a raw pair with their peer.
-const STREAMS: usize = 5;
-const WORDS: usize = 6;
+const NOTE: usize = 2;
+const WORDS: usize = 3;
 const BYTES: usize = 8 * WORDS;
 
-const NO_CORE: u64 = u64::MAX;
 const WHAT: &str = "the meeting of ranks between batches";
 /// A rank that waits for a connection asks this long before it sleeps. Short: an idle target
 /// shall leave its core to the library's own thread.
@@ -156,44 +148,6 @@ fn receive(job: &Job, socket: &Socket, bytes: &mut [u8]) -> Result<()> {
     Ok(())
 }
 
-/// What this rank and others are bound to.
-#[derive(Debug)]
-pub(crate) struct Places {
-    core_of: Vec<Option<usize>>,
-    /// Ranks of this rank's machine.
-    local: usize,
-    streams: Vec<bool>,
-}
-
-impl Places {
-    /// As long as nothing is known: all on this machine.
-    pub(crate) fn unknown(ranks: usize) -> Places {
-        Places { core_of: Vec::new(), local: ranks, streams: Vec::new() }
-    }
-
-    /// Tells where this rank runs, and learns it of the others.
-    pub(crate) fn learn(job: &Job) -> Result<Places> {
-        let control = job.control();
-        let own = system::cores();
-        let core = if let [core] = own[..] { core as u64 } else { NO_CORE };
-        let mut machine = DefaultHasher::new();
-        machine::boot().hash(&mut machine);
-        control.own(CORE).store(core, Ordering::Relaxed);
-        control.own(MACHINE).store(machine.finish(), Ordering::Relaxed);
-        let raw = job.streams.is_some() || job.verbs.is_some();
-        control.own(STREAMS).store(u64::from(raw), Ordering::Relaxed);
-        job.meet_all()?;
-        let told = |rank: usize, word: usize| control.word(rank, word).load(Ordering::Relaxed);
-        let core_of = (0..job.ranks).map(|rank| told(rank, CORE));
-        let core_of = core_of.map(|core| (core != NO_CORE).then_some(core as usize)).collect();
-        let is_here = |rank: &usize| told(*rank, MACHINE) == machine.finish();
-        let local = (0..job.ranks).filter(is_here).count();
-        let streams = (0..job.ranks).map(|rank| told(rank, STREAMS) == 1).collect();
-        job.meet_all()?;
-        Ok(Places { core_of, local, streams })
-    }
-}
-
 impl Job {
     /// Waits for all ranks of the job.
     pub(crate) fn meet_all(&self) -> Result<()> {
@@ -203,26 +157,6 @@ impl Job {
     /// Waits for the ranks that take part in a test.
     pub(crate) fn meet(&self, participants: usize) -> Result<()> {
         self.control().meet(self, participants, false)
-    }
-
-    /// The core that a rank is bound to.
-    pub(crate) fn core_of(&self, rank: usize) -> Option<usize> {
-        self.places.core_of.get(rank).copied().flatten()
-    }
-
-    /// Whether a rank has raw connections or a raw pair with its peer.
-    pub(crate) fn has_streams(&self, rank: usize) -> bool {
-        self.places.streams.get(rank).copied().unwrap_or(false)
-    }
-
-    /// Whether ranks have to share cores.
-    pub(crate) fn crowded(&self) -> bool {
-        self.places.local > self.cores.len()
-    }
-
-    /// Ranks that share a core, rounded up.
-    pub(crate) fn ranks_per_core(&self) -> usize {
-        self.places.local.div_ceil(self.cores.len())
     }
 
     /// Gives this rank's time of a batch, or that it has none.
@@ -258,6 +192,11 @@ impl Job {
         let of = |rank: usize| control.word(rank, ERRORS).load(Ordering::Relaxed);
         let all = (0..self.ranks).map(of).sum();
         all - control.errors_taken.swap(all, Ordering::Relaxed)
+    }
+
+    /// All errors that rank 0 has taken; none on other ranks.
+    pub(crate) fn errors(&self) -> u64 {
+        self.control().errors_taken.load(Ordering::Relaxed)
     }
 
     /// Tells all ranks a number of this one; they read it after the next meeting.

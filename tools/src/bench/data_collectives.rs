@@ -490,9 +490,10 @@ fn row(job: &Job, wish: &Wish<'_>, size: usize, report: &mut Report) -> Result<(
     Ok(())
 }
 
-/// Bytes that a rank has to send, or receive, in an operation on so many.
+/// Bytes that a rank has to send, or receive, in an operation on so many: the same on all ranks,
+/// which make a segment of them.
 fn bus_bytes(call: &Call<'_>) -> usize {
-    let bytes = (call.whole() * call.ty.bytes()) as f64;
+    let bytes = (call.largest() * call.ty.bytes()) as f64;
     ((bytes * call.kind.bus_factor(call.job.ranks)) as usize).max(1)
 }
 

@@ -79,6 +79,20 @@ impl Type {
         }
     }
 
+    /// Up to this it holds every whole number.
+    fn whole_max(self) -> u64 {
+        match self {
+            Type::I8 => 127,
+            Type::U8 => 255,
+            Type::Bf16 => 256,
+            Type::F16 => 2048,
+            Type::I16 => 32_767,
+            Type::U16 => 65_535,
+            Type::F32 => 1 << 24,
+            Type::I32 | Type::U32 | Type::I64 | Type::U64 | Type::F64 => 1 << 31,
+        }
+    }
+
     fn is_float(self) -> bool {
         matches!(self, Type::F16 | Type::Bf16 | Type::F32 | Type::F64)
     }
@@ -155,23 +169,29 @@ impl Op {
         !(matches!(self, Op::And | Op::Or | Op::Xor) && ty.is_float())
     }
 
-    /// A rank's contribution at an index.
-    fn input(self, rank: usize, ranks: usize, index: u64) -> u64 {
+    /// A rank's contribution at an index, to elements that hold whole numbers up to `most`.
+    fn input(self, most: u64, rank: usize, ranks: usize, index: u64) -> u64 {
         let is_turn = index % ranks as u64 == rank as u64;
         match self {
             // One of all has a 2, so that the product never leaves any type.
             Op::Product => 1 + u64::from(is_turn),
-            // One of all has so much more that the sum can be divided.
-            Op::Average => index % 2 + if is_turn { ranks as u64 } else { 0 },
-            // One in turn has a 1: sums stay small, whatever the number of ranks.
+            // One of all has so much that the sum can be divided, if an element can hold that.
+            Op::Average => {
+                let all = ranks as u64;
+                let each = if 2 * all <= most { index % 2 } else { 0 };
+                each + if is_turn && all <= most { all } else { 0 }
+            }
+            // One in turn has all where an element cannot count the ranks.
+            Op::Sum if ranks as u64 >= most => u64::from(is_turn) * (1 + index % 2),
+            // One in turn has a 1 more, so that sums stay small.
             _ if ranks > 16 => u64::from(is_turn) + index % 2,
             _ => (index + rank as u64) % 4,
         }
     }
 
     /// All of them combined.
-    fn combined(self, ranks: usize, index: u64) -> u64 {
-        let all = (0..ranks).map(|rank| self.input(rank, ranks, index));
+    fn combined(self, most: u64, ranks: usize, index: u64) -> u64 {
+        let all = (0..ranks).map(|rank| self.input(most, rank, ranks, index));
         let all = all.reduce(|one, two| match self {
             Op::Sum | Op::Average => one + two,
             Op::Product => one * two,
@@ -204,12 +224,12 @@ impl Pattern {
 
     /// What a rank contributes in a round.
     pub(crate) fn input(ty: Type, op: Op, rank: usize, ranks: usize, round: u64) -> Pattern {
-        Pattern::new(ty, ranks, round, |index| op.input(rank, ranks, index))
+        Pattern::new(ty, ranks, round, |index| op.input(ty.whole_max(), rank, ranks, index))
     }
 
     /// What all contributions come to.
     pub(crate) fn combined(ty: Type, op: Op, ranks: usize, round: u64) -> Pattern {
-        Pattern::new(ty, ranks, round, |index| op.combined(ranks, index))
+        Pattern::new(ty, ranks, round, |index| op.combined(ty.whole_max(), ranks, index))
     }
 
     /// The stretches of `count` elements that begin with element `first` of the pattern: where each
@@ -268,19 +288,36 @@ mod tests {
 
     #[test]
     fn combinations_stay_small_and_are_what_they_are_called() {
-        for ranks in [1, 2, 3, 5, 16, 17, 100] {
-            for index in 0..2 * ranks as u64 {
-                let inputs: Vec<u64> =
-                    (0..ranks).map(|rank| Op::Sum.input(rank, ranks, index)).collect();
-                assert_eq!(Op::Sum.combined(ranks, index), inputs.iter().sum::<u64>());
-                assert_eq!(Op::Max.combined(ranks, index), inputs.iter().copied().max().unwrap());
-                // A bf16 holds whole numbers up to 256.
-                assert!(Op::Sum.combined(ranks, index) <= 256);
-                assert_eq!(Op::Product.combined(ranks, index), 2);
-                assert_eq!(Op::Average.combined(ranks, index), 1 + index % 2);
+        for ranks in [1, 2, 3, 5, 16, 17, 100, 300, 3000] {
+            for index in (0..8).chain(ranks as u64 - 1..ranks as u64 + 3) {
+                for ty in [Type::I8, Type::Bf16, Type::F16, Type::F32] {
+                    let most = ty.whole_max();
+                    let of = |op: Op| {
+                        let input = |rank| op.input(most, rank, ranks, index);
+                        let inputs: Vec<u64> = (0..ranks).map(input).collect();
+                        (inputs.iter().sum::<u64>(), inputs, op.combined(most, ranks, index))
+                    };
+                    let (sum, _, combined) = of(Op::Sum);
+                    assert!(sum == combined && sum <= most, "{ty:?} {ranks} {index}: {sum}");
+                    let (sum, _, combined) = of(Op::Average);
+                    assert!(sum <= most, "{ty:?} {ranks} {index}: {sum}");
+                    assert_eq!(sum, combined * ranks as u64);
+                    assert!(2 * ranks as u64 > most || combined == 1 + index % 2);
+                    let (_, inputs, combined) = of(Op::Max);
+                    assert_eq!(combined, inputs.into_iter().max().unwrap());
+                    assert_eq!(of(Op::Product).2, 2);
+                }
             }
         }
         assert!(Op::Xor.serves(Type::U8) && !Op::Xor.serves(Type::Bf16));
+    }
+
+    #[test]
+    fn each_type_holds_the_whole_numbers_that_it_is_said_to() {
+        let most = Type::Bf16.whole_max();
+        assert_ne!(Type::Bf16.encode(most), Type::Bf16.encode(most - 1));
+        assert_eq!(Type::Bf16.encode(most), Type::Bf16.encode(most + 1));
+        assert_eq!(half(2048), 0x6800);
     }
 
     #[test]

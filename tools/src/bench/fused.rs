@@ -434,7 +434,7 @@ fn touched(
     let goal = bytes as f64 * times + (buckets as usize * PAGE) as f64;
     Ok(most.map(|most| {
         let row = Row::new("fusion", "memory touched", Samples::default()).size(bytes);
-        Row { resident: Some(most as u64), ..row.limit("goal", goal) }
+        Row { resident: Some(most as u64), limit_is_goal: true, ..row.limit("goal", goal) }
     }))
 }
 

@@ -14,6 +14,7 @@ use crate::row::Row;
 use crate::samples::Samples;
 use crate::system;
 use crate::transport;
+use gaspi_core::bootstrap::RANKS_MAX;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::process::Stdio;
@@ -79,7 +80,10 @@ pub(crate) fn run(job: &Job, options: &Init, report: &mut Report) -> Result<()> 
         for (variant, bytes) in [(UNTALKED, job.resident[resident::PRIVATE]), (TALKED, job.talked)]
         {
             let most = run_together(job, job.ranks, || Ok(bytes.map(|bytes| bytes as f64)))?;
-            report.row(Layout::Memory, &resident_row(variant, most.unwrap_or(0.0) as u64))?;
+            // Not told by each kernel.
+            if let Some(most) = most {
+                report.row(Layout::Memory, &resident_row(variant, most as u64))?;
+            }
         }
     }
     for (part, (name, variant)) in resident::PARTS.into_iter().enumerate() {
@@ -160,6 +164,7 @@ fn check(job: &Job) -> Result<u64> {
 /// Runs jobs one after another, and reports all of them.
 pub(crate) fn start_jobs(options: &Init) -> Result<()> {
     let ranks = options.plain.ranks.unwrap_or(1);
+    let twice = if options.peers { Some(twice(ranks)?) } else { None };
     let library = Library::load()?;
     let mut interface = 0f32;
     // SAFETY: writes the number that it is given.
@@ -196,23 +201,36 @@ pub(crate) fn start_jobs(options: &Init) -> Result<()> {
     if !whole.is_empty() {
         report.row(Layout::Goals, &goal_row(WHOLE_JOB, Samples::new(whole), None))?;
     }
-    report_rest(&rest, &mut report)?;
-    if options.peers {
-        report_peers(options, ranks, &mut report)?;
+    let errors = report_rest(&rest, &mut report)?;
+    if let Some(twice) = twice {
+        report_peers(options, ranks, twice, &mut report)?;
     }
-    report.finish()
+    report.finish(errors)
+}
+
+/// Ranks of the larger job, in which each has as many peers more.
+fn twice(ranks: u32) -> Result<u32> {
+    let most = RANKS_MAX / 2;
+    if ranks > most {
+        return Err(Failure::usage(format!(
+            "--peers starts a job of twice as many ranks too, and a job has {RANKS_MAX} at most: \
+             -n {most} at most"
+        )));
+    }
+    Ok(2 * ranks)
 }
 
 /// What a peer costs: the difference between a job and one of twice its size.
-fn report_peers(options: &Init, ranks: u32, report: &mut Report) -> Result<()> {
-    let (small, large) =
-        (one_job(options, ranks, false, true)?, one_job(options, 2 * ranks, false, true)?);
+fn report_peers(options: &Init, ranks: u32, twice: u32, report: &mut Report) -> Result<()> {
+    let small = one_job(options, ranks, false, true)?;
+    let large = one_job(options, twice, false, true)?;
     let bytes = |rows: &[Value], variant: &str| {
         let found = rows.iter().find(|row| row["variant"] == variant);
-        found.and_then(|row| row["resident_bytes"].as_u64()).unwrap_or(0)
+        found.and_then(|row| row["resident_bytes"].as_u64())
     };
     for (of, variant, goal) in EACH_PEER {
-        let more = bytes(&large, of).saturating_sub(bytes(&small, of));
+        let Some((small, large)) = bytes(&small, of).zip(bytes(&large, of)) else { continue };
+        let more = large.saturating_sub(small);
         let mut row = goal_row(variant, Samples::default(), Some(goal));
         row.resident = Some(more / u64::from(ranks));
         report.row(Layout::Peers, &row)?;
@@ -220,8 +238,10 @@ fn report_peers(options: &Init, ranks: u32, report: &mut Report) -> Result<()> {
     Ok(())
 }
 
-/// Rows of cycles, of which there is one each, and of memory, of which the largest counts.
-fn report_rest(rows: &[Value], report: &mut Report) -> Result<()> {
+/// Rows of cycles, of which there is one each, and of memory, of which the largest counts. Returns
+/// the errors of all.
+fn report_rest(rows: &[Value], report: &mut Report) -> Result<u64> {
+    let mut all = 0;
     let cycles = [
         ("2000 x 64 KiB segment", Some(CYCLES_US)),
         ("255 segments at once", None),
@@ -231,6 +251,7 @@ fn report_rest(rows: &[Value], report: &mut Report) -> Result<()> {
         for row in rows.iter().filter(|row| row["variant"] == variant) {
             let samples = Samples::new(row["p50_us"].as_f64().into_iter().collect());
             let errors = row["errors"].as_u64().unwrap_or(0);
+            all += errors;
             report.row(Layout::Goals, &goal_row(variant, samples, goal).errors(errors))?;
         }
     }
@@ -241,7 +262,7 @@ fn report_rest(rows: &[Value], report: &mut Report) -> Result<()> {
             report.row(Layout::Memory, &resident_row(variant, bytes))?;
         }
     }
-    Ok(())
+    Ok(all)
 }
 
 fn one_job(options: &Init, ranks: u32, cycles: bool, peers: bool) -> Result<Vec<Value>> {
@@ -258,11 +279,10 @@ fn one_job(options: &Init, ranks: u32, cycles: bool, peers: bool) -> Result<Vec<
     if let Some(bind) = options.plain.bind {
         arguments.extend(["--bind".into(), bind.name().into()]);
     }
-    let output = launch::command(ranks, options.plain.bind, arguments)?
-        .stdin(Stdio::null())
-        .stderr(Stdio::inherit())
-        .output()
-        .map_err(|error| {
+    let mut command = launch::command(ranks, options.plain.bind, arguments)?;
+    system::end_with_caller(&mut command);
+    let output =
+        command.stdin(Stdio::null()).stderr(Stdio::inherit()).output().map_err(|error| {
             Failure::run(format!("cannot start {}: {error}", launch::launcher().display()))
         })?;
     if !output.status.success() {
@@ -275,4 +295,15 @@ fn one_job(options: &Init, ranks: u32, cycles: bool, peers: bool) -> Result<Vec<
                 .map_err(|error| Failure::run(format!("a job printed {line:?}: {error}")))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_of_twice_as_many_ranks_has_to_be_possible() {
+        assert_eq!((twice(1), twice(32_767)), (Ok(2), Ok(65_534)));
+        assert!(twice(32_768).expect_err("too many").message.contains("-n 32767 at most"));
+    }
 }

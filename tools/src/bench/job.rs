@@ -5,12 +5,13 @@
 
 use crate::arguments::Plain;
 use crate::connections::{self, Streams};
-use crate::control::{Control, Places};
+use crate::control::Control;
 use crate::failure::{Failure, Result};
 use crate::fd_passing::{self, FileServer};
 use crate::library::{self, Config, Extensions, Library, Procedures, Status};
 use crate::links::{Link, Links};
 use crate::memory::{PAGE, Region, Shared};
+use crate::places::Places;
 use crate::raw_verbs;
 use crate::resident;
 use crate::transport::Choice;
@@ -52,7 +53,7 @@ pub(crate) struct Job {
     pub(crate) streams: Option<Streams>,
     /// The raw pair with the peer, if this rank reaches it by verbs.
     pub(crate) verbs: Option<raw_verbs::End>,
-    /// Cores that the ranks may use together.
+    /// Cores that this rank was given, before it bound itself to one.
     pub(crate) cores: Vec<usize>,
     /// What gaspi_proc_init took, in microseconds.
     pub(crate) init_us: f64,
@@ -136,8 +137,8 @@ impl Job {
         if self.ranks > 1 {
             self.links = Links::find(self)?;
             self.links.demand(asked)?;
-            self.talked = resident::private();
         }
+        self.talked = resident::private();
         let control = if self.links.one_memory {
             Control::in_memory(self.rank, self.share(Control::bytes(self.ranks))?)
         } else {

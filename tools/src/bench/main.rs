@@ -41,6 +41,7 @@ mod notified;
 mod one_sided;
 mod pair;
 mod passive;
+mod places;
 mod rates;
 mod raw_verbs;
 mod report;
@@ -66,11 +67,18 @@ use job::Job;
 use report::{Facts, Report};
 use std::process::ExitCode;
 
+/// Refuses a command line that does not fit a job of so many ranks: once for all of them, which
+/// have the same.
+fn check(test: &Test, ranks: usize) -> Result<()> {
+    let checked =
+        launch::check_ranks(test.plain(), ranks).and_then(|()| checks::check(test, ranks));
+    checked.map_err(|failure| if launch::is_first() { failure } else { failure.silent() })
+}
+
 fn run(test: &Test) -> Result<()> {
-    if let Err(failure) = checks::check(test, launch::ranks(test.plain())) {
-        // Once for all ranks, which have the same command line.
-        return if launch::is_first() { Err(failure) } else { Err(failure.silent()) };
-    }
+    launch::check()?;
+    let ranks = launch::ranks(test.plain());
+    ranks.map_or(Ok(()), |ranks| check(test, ranks))?;
     if let Test::Init(options) = test
         && !launch::is_rank()
     {
@@ -81,10 +89,13 @@ fn run(test: &Test) -> Result<()> {
         algorithms::refuse_quietly();
     }
     let job = Job::join(test.plain(), &configuration(test)?).map_err(launch::of_rank)?;
+    if ranks.is_none() {
+        check(test, job.ranks)?;
+    }
     let mut report = Report::new(test.plain(), Facts::of(&job, test.memory()), job.rank != 0);
     let measured = measure(&job, test, &mut report).and_then(|()| job.leave());
     measured.map_err(launch::of_rank)?;
-    report.finish()
+    report.finish(job.errors())
 }
 
 /// Fields of gaspi_config_t that a test wants to be other than their defaults.

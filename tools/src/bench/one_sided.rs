@@ -41,6 +41,32 @@ pub(crate) fn check_writes(
     Ok(errors)
 }
 
+/// Data between the two ranks of a pair: writes of both at once, by each queue.
+fn check_both_ways(
+    pair: Option<&Pair<'_>>,
+    participants: usize,
+    round: u64,
+    queues: u8,
+) -> Result<u64> {
+    let Some(pair) = pair else { return Ok(0) };
+    let (job, size) = (pair.job, pair.size());
+    // Other data for each direction and queue.
+    let of = |initiates: bool, queue: u8| {
+        round.wrapping_mul(512) + 2 * u64::from(queue) + u64::from(initiates)
+    };
+    let mut errors = 0;
+    for queue in 0..queues {
+        pair.source.fill(0, size, of(pair.is_initiator(), queue));
+        pair.segment.write(0, pair.peer, pair.inbox_offset, size, queue)?;
+        job.wait(queue)?;
+        job.meet(participants)?;
+        errors += pair.inbox.errors(0, size, of(!pair.is_initiator(), queue));
+        // The next writes change what is compared here.
+        job.meet(participants)?;
+    }
+    Ok(errors)
+}
+
 /// Data between the two ranks of a pair: reads.
 fn check_reads(pair: Option<&Pair<'_>>, participants: usize, round: u64) -> Result<u64> {
     let Some(pair) = pair else { return Ok(0) };
@@ -246,21 +272,16 @@ fn bandwidth_sizes(job: &Job) -> &'static [usize] {
     if job.links.one_memory { &BANDWIDTH_SIZES } else { &BANDWIDTH_SIZES_TCP }
 }
 
-type Check = fn(Option<&Pair<'_>>, usize, u64) -> Result<u64>;
-
 fn bandwidth_row(
     job: &Job,
     ground: &Ground<'_>,
-    pair: Option<&Pair<'_>>,
     paired: &Paired,
     lanes: &mut [Lane<'_>],
-    check: Check,
+    check: impl FnMut(u64) -> Result<u64>,
 ) -> Result<Option<Row>> {
     let size = ground.size();
     let schedule = Schedule::of_size(&paired.sizes.plain, size);
-    let participants = ground.participants();
-    let measured =
-        interleave(job, participants, schedule, lanes, |round| check(pair, participants, round))?;
+    let measured = interleave(job, ground.participants(), schedule, lanes, check)?;
     let Some([limit, operation]) = measured.of() else { return Ok(None) };
     let row = Row::new("", "", operation.clone())
         .size(size)
@@ -280,7 +301,9 @@ pub(crate) fn write_bandwidth(job: &Job, bandwidth: &Bandwidth, report: &mut Rep
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
             vec![baseline::writes(pair, size), posts(pair, true, write)]
         });
-        let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_writes)?;
+        let row = bandwidth_row(job, ground, paired, &mut lanes, |round| {
+            check_writes(pair, ground.participants(), round)
+        })?;
         let Some(mut row) = row else { return Ok(()) };
         (row.test, row.variant) = ("write-bw", "write");
         report.row(Layout::Bandwidth, &row)
@@ -312,7 +335,9 @@ fn write_both_ways(job: &Job, bandwidth: &Bandwidth, report: &mut Report) -> Res
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
             vec![baseline::writes_both_ways(pair, size), posts_both_ways(pair, bandwidth.queues)]
         });
-        let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_writes)?;
+        let row = bandwidth_row(job, ground, paired, &mut lanes, |round| {
+            check_both_ways(pair, ground.participants(), round, bandwidth.queues)
+        })?;
         let Some(row) = row else { return Ok(()) };
         let mut row = row.at_once(2 * paired.pairs);
         (row.test, row.variant) = ("write-bw", "both ways");
@@ -325,7 +350,9 @@ pub(crate) fn read_bandwidth(job: &Job, paired: &Paired, report: &mut Report) ->
         let mut lanes = pair.map_or_else(Vec::new, |pair| {
             vec![baseline::reads(pair, size), posts(pair, true, read)]
         });
-        let row = bandwidth_row(job, ground, pair, paired, &mut lanes, check_reads)?;
+        let row = bandwidth_row(job, ground, paired, &mut lanes, |round| {
+            check_reads(pair, ground.participants(), round)
+        })?;
         let Some(mut row) = row else { return Ok(()) };
         (row.test, row.variant) = ("read-bw", "read");
         report.row(Layout::Bandwidth, &row)

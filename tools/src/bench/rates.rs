@@ -149,11 +149,19 @@ fn lane<'a>(pair: &'a Pair<'a>, places: &'a [Place], size: usize) -> Lane<'a> {
 /// Threads on the cores from the rank's own on, in turn.
 fn places(job: &Job, threads: usize, stride: usize) -> Vec<Place> {
     let own = job.core_of(job.rank);
-    let first = own.and_then(|own| job.cores.iter().position(|core| *core == own));
-    let core = |thread: usize| first.map(|first| job.cores[(first + thread) % job.cores.len()]);
+    let cores = own.map(|own| in_turn(own, &job.cores, &job.usable_cores()));
+    let core = |thread: usize| cores.as_ref().map(|cores| cores[thread % cores.len()]);
     (0..threads)
         .map(|thread| Place { queue: thread as u8, offset: thread * stride, core: core(thread) })
         .collect()
+}
+
+/// The cores of a rank from its own on: those that it was given before those of the others.
+fn in_turn(own: usize, given: &[usize], all: &[usize]) -> Vec<usize> {
+    let mut cores: Vec<usize> = all.iter().copied().filter(|core| *core >= own).collect();
+    cores.extend(all.iter().filter(|core| **core < own));
+    cores.sort_by_key(|core| (*core != own, !given.contains(core)));
+    if cores.is_empty() { vec![own] } else { cores }
 }
 
 pub(crate) fn run(job: &Job, rate: &Rate, report: &mut Report) -> Result<()> {
@@ -214,4 +222,16 @@ fn measure(
         .share()
         .at_once(pairs);
     report.row(Layout::Rate, &row)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_begin_on_the_core_of_their_rank_and_keep_to_its_share() {
+        assert_eq!(in_turn(2, &[2, 6], &[0, 1, 2, 3, 4, 5, 6, 7])[..3], [2, 6, 3]);
+        assert_eq!(in_turn(1, &[1], &[0, 1, 2]), [1, 2, 0]);
+        assert_eq!(in_turn(5, &[5], &[]), [5]);
+    }
 }

@@ -82,8 +82,6 @@ pub(crate) fn header(facts: &[(&str, &str)]) -> String {
 const NAMED_MAX: usize = 8;
 
 fn placement(job: &Job) -> String {
-    let cores = job.cores.len();
-    let s = if cores == 1 { "" } else { "s" };
     let bound: Vec<String> = (0..job.ranks.min(NAMED_MAX))
         .map(|rank| match job.core_of(rank) {
             Some(core) => format!("{rank} on core {core}"),
@@ -91,7 +89,7 @@ fn placement(job: &Job) -> String {
         })
         .collect();
     let more = if job.ranks > NAMED_MAX { ", ..." } else { "" };
-    format!("{cores} usable core{s}; rank {}{more}", bound.join(", "))
+    format!("{}; rank {}{more}", job.places.words(), bound.join(", "))
 }
 
 /// Writes rows as they come.
@@ -104,7 +102,8 @@ pub(crate) struct Report {
     goals: bool,
     layout: Option<Layout>,
     begun: bool,
-    errors: u64,
+    /// Rows that were held against a goal, and those that missed it.
+    judged: usize,
     missed: usize,
 }
 
@@ -118,14 +117,13 @@ impl Report {
             goals: plain.goals,
             layout: None,
             begun: false,
-            errors: 0,
+            judged: 0,
             missed: 0,
         }
     }
 
     /// Writes one row, and before it what a table begins with.
     pub(crate) fn row(&mut self, layout: Layout, row: &Row) -> Result<()> {
-        self.errors += row.errors;
         if self.quiet {
             return Ok(());
         }
@@ -149,17 +147,23 @@ impl Report {
         write_line(&line(&columns, |column| &column.cell))
     }
 
-    /// Fails if data was wrong.
-    pub(crate) fn finish(&self) -> Result<()> {
-        if self.goals && !self.json && !self.quiet {
-            let text = match self.missed {
-                0 => "all goals are met".to_owned(),
-                1 => "1 goal is missed".to_owned(),
-                missed => format!("{missed} goals are missed"),
-            };
-            write_line(&format!("\n# {text}"))?;
+    /// Whether the rows have reached their goals, in words.
+    fn verdict(&self) -> String {
+        match (self.judged, self.missed) {
+            (0, _) => "no row has a goal".to_owned(),
+            (_, 0) => "all goals are met".to_owned(),
+            (_, 1) => "1 goal is missed".to_owned(),
+            (_, missed) => format!("{missed} goals are missed"),
         }
-        match self.errors {
+    }
+
+    /// Fails if data was wrong: so much of it in all. Rows that were measured together all have
+    /// their common errors, so that their sum would be too much.
+    pub(crate) fn finish(&self, errors: u64) -> Result<()> {
+        if self.goals && !self.json && !self.quiet {
+            write_line(&format!("\n# {}", self.verdict()))?;
+        }
+        match errors {
             0 => Ok(()),
             1 => Err(Failure::run("1 error in the data; see the column errors")),
             errors => {
@@ -274,6 +278,7 @@ impl Report {
             return;
         }
         let met = met(row, goal);
+        self.judged += usize::from(met.is_some());
         self.missed += usize::from(met == Some(false));
         columns.push(Column::right("goal", 9, goal.map(|goal| goal_text(row, goal))));
         let word = met.map(|met| if met { "yes" } else { "NO" }.to_owned());
@@ -421,5 +426,25 @@ mod tests {
         assert_eq!(met(&row(), Some(Goal::Rate(0.5))), Some(true));
         assert_eq!(met(&row(), Some(Goal::Rate(0.6))), Some(false));
         assert_eq!(met(&row(), None), None);
+    }
+
+    #[test]
+    fn a_verdict_needs_rows_that_were_judged() {
+        let facts = Facts {
+            library: String::new(),
+            ranks: 2,
+            transport: "shm",
+            placement: String::new(),
+            memory: String::new(),
+        };
+        let plain = Plain { goals: true, ..Plain::default() };
+        let mut report = Report::new(&plain, facts, false);
+        assert_eq!(report.verdict(), "no row has a goal");
+        report.columns(Layout::Latency, &row(), None);
+        assert_eq!(report.verdict(), "no row has a goal");
+        report.columns(Layout::Latency, &row(), Some(Goal::AtMost(2.0)));
+        assert_eq!(report.verdict(), "all goals are met");
+        report.columns(Layout::Latency, &row(), Some(Goal::AtMost(1.9)));
+        assert_eq!(report.verdict(), "1 goal is missed");
     }
 }

@@ -16,7 +16,7 @@ use crate::{launch, machine, system, text};
 use clap::Args;
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
-use std::process::{Output, Stdio};
+use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
 /// `scale`.
@@ -141,8 +141,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     if let Some(part) = options.part {
         return rank::run(part, options.transport).map_err(launch::of_rank);
     }
+    launch::check()?;
     if launch::is_rank() {
-        let failure = Failure::usage("it starts jobs by itself; run it without gaspi_run");
+        let failure = Failure::usage("it starts jobs by itself; run it without a launcher");
         return Err(if launch::is_first() { failure } else { failure.silent() });
     }
     let transport = options.transport.map_or_else(
@@ -238,17 +239,23 @@ fn death_known_us(lines: &[Value]) -> Result<f64> {
     Ok(last - killed)
 }
 
-/// What the ranks of one job print.
-fn job(options: &Options, ranks: u32, part: rank::Part) -> Result<Vec<Value>> {
+/// What starts one job.
+fn command(options: &Options, ranks: u32, part: rank::Part) -> Result<Command> {
     let mut arguments: Vec<OsString> = vec!["scale".into(), "--part".into(), part.name().into()];
     if let Some(choice) = options.transport {
         arguments.extend(["--transport".into(), choice.name().into()]);
     }
-    let mut command = match part {
-        rank::Part::Steps => launch::command(ranks, options.bind, arguments)?,
+    let ends: &[&str] = match part {
+        rank::Part::Steps => &["--kill-on-failure"],
         // The others outlive the rank that is killed.
-        rank::Part::Death => launch::command_with(&[], ranks, arguments)?,
+        rank::Part::Death => &[],
     };
+    launch::here(ends, ranks, options.bind, arguments)
+}
+
+/// What the ranks of one job print.
+fn job(options: &Options, ranks: u32, part: rank::Part) -> Result<Vec<Value>> {
+    let mut command = command(options, ranks, part)?;
     let output = command.stdin(Stdio::null()).output().map_err(|error| {
         Failure::run(format!("cannot start {}: {error}", launch::launcher().display()))
     })?;
@@ -276,6 +283,25 @@ fn read(output: &Output) -> Result<Vec<Value>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_job_runs_here_on_the_cores_that_were_asked_for() {
+        let options = Options {
+            ranks: vec![2],
+            transport: None,
+            bind: Some(Bind::Numa),
+            jobs: 1,
+            json: false,
+            part: None,
+        };
+        for (part, ends) in [(rank::Part::Steps, true), (rank::Part::Death, false)] {
+            let command = command(&options, 2, part).expect("a command");
+            let words: Vec<_> = command.get_args().map(|word| word.to_string_lossy()).collect();
+            let has = |word: &str| words.iter().any(|known| known == word);
+            assert!(has("--here") && words.join(" ").contains("--bind numa"), "{words:?}");
+            assert_eq!(has("--kill-on-failure"), ends, "{words:?}");
+        }
+    }
 
     #[test]
     fn figures_of_ranks_become_one() {

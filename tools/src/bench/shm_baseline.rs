@@ -287,7 +287,7 @@ pub(crate) fn yield_switch<'a>(job: &'a Job, words: Region<'a>, partner: usize) 
         rank if rank == partner => 1,
         _ => 2,
     };
-    let core = job.core_of(0).or(job.cores.first().copied()).unwrap_or(0);
+    let core = job.core_of(0).or(job.usable_cores().first().copied()).unwrap_or(0);
     Lane::new(move |batch| {
         if me == 2 {
             return Ok(None);

@@ -4,39 +4,40 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 /// Numbers of the cores that the calling thread may use, ascending.
 pub(crate) fn cores() -> Vec<usize> {
-    let words = gaspi_core::os::affinity::mask();
+    numbers(&gaspi_core::os::affinity::mask())
+}
+
+/// The numbers of the bits that are set, ascending.
+pub(crate) fn numbers(words: &[u64]) -> Vec<usize> {
     let bits = words.iter().enumerate().flat_map(|(index, word)| {
         (0..64).filter(move |bit| word >> bit & 1 == 1).map(move |bit| index * 64 + bit)
     });
     bits.collect()
 }
 
+/// The bits of these numbers, set.
+pub(crate) fn bits(numbers: &[usize]) -> Vec<u64> {
+    let mut words = vec![0; numbers.iter().max().map_or(0, |last| last / 64 + 1)];
+    for number in numbers {
+        words[number / 64] |= 1 << (number % 64);
+    }
+    words
+}
+
 /// Binds the calling thread to these cores, as far as its control group has them.
 pub(crate) fn bind(cores: &[usize]) -> io::Result<()> {
-    let mut words = vec![0u64; cores.iter().max().map_or(1, |last| last / 64 + 1)];
-    for core in cores {
-        words[core / 64] |= 1 << (core % 64);
-    }
+    let words = bits(cores);
     // SAFETY: the kernel reads the given number of bytes from the vector.
     let done =
         unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, words.len() * 8, words.as_ptr()) };
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-/// Cores that this process could bind itself to, whatever it is bound to now.
-pub(crate) fn all_cores() -> Vec<usize> {
-    let own = cores();
-    // Only a thread of its own may lose its binding.
-    let found = std::thread::spawn(|| bind(&(0..1024).collect::<Vec<_>>()).map(|()| cores()));
-    match found.join() {
-        Ok(Ok(all)) if all.len() >= own.len() => all,
-        _ => own,
-    }
 }
 
 /// Lets another process of this core run.
@@ -144,6 +145,25 @@ fn clock(id: libc::clockid_t) -> Duration {
     unsafe { libc::clock_gettime(id, &raw mut time) };
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or_default());
     seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or_default())
+}
+
+/// Has the process of a command get SIGTERM when the calling thread ends, however that ends.
+pub(crate) fn end_with_caller(command: &mut Command) {
+    let caller = std::process::id();
+    let tie = move || {
+        // SAFETY: no pointers.
+        let tied = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+        if tied != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if std::os::unix::process::parent_id() != caller {
+            // The caller has ended already.
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(())
+    };
+    // SAFETY: it makes two system calls, and allocates nothing.
+    unsafe { command.pre_exec(tie) };
 }
 
 /// Ends this process as by `kill -9`.

@@ -2,6 +2,9 @@
 
 use crate::failure::{Failure, Result};
 
+/// More than any model has.
+const TENSORS_MAX: usize = 1 << 20;
+
 /// Elements of the tensors of a model, in the order of its layers.
 fn resnet50() -> Vec<usize> {
     let mut counts = Vec::new();
@@ -44,15 +47,20 @@ pub(crate) fn counts(name: &str) -> Result<Vec<usize>> {
         "lenet" => vec![150, 6, 2400, 16, 48_000, 120, 10_080, 84, 840, 10],
         "deep" => [4900, 70].repeat(41),
         "transformer" => transformer(),
-        other => match other.split_once('x').map(|(n, count)| (n.parse(), count.parse())) {
-            Some((Ok(number), Ok(count))) => vec![count; number],
-            _ => from_file(other)?,
-        },
+        other => {
+            match other.split_once('x').map(|(n, count)| (n.parse::<usize>(), count.parse())) {
+                // None of them, if there are too many to be listed.
+                Some((Ok(number), Ok(_))) if number > TENSORS_MAX => Vec::new(),
+                Some((Ok(number), Ok(count))) => vec![count; number],
+                _ => from_file(other)?,
+            }
+        }
     };
     let all = counts.iter().try_fold(0usize, |all, count| all.checked_add(*count));
     if all.is_none_or(|all| all == 0 || all > 1 << 32) || counts.contains(&0) {
         return Err(Failure::usage(format!(
-            "--tensors {name}: tensors have at least one element, and all together up to 2^32"
+            "--tensors {name}: up to {TENSORS_MAX} tensors have at least one element each, and all \
+             together up to 2^32"
         )));
     }
     Ok(counts)
@@ -70,4 +78,18 @@ fn from_file(path: &str) -> Result<Vec<usize>> {
         word.parse().map_err(|_| Failure::usage(reason()))
     };
     text.split_whitespace().map(number).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_beyond_all_memory_are_refused_before_they_are_listed() {
+        assert_eq!(counts("3x70"), Ok(vec![70; 3]));
+        for name in ["1000000000000x1", "1048577x1", "2x18446744073709551615", "0x5", "5x0"] {
+            let failure = counts(name).expect_err(name);
+            assert!(failure.message.contains("all together up to 2^32"), "{failure}");
+        }
+    }
 }

@@ -26,7 +26,8 @@ use crate::library::Library;
 use crate::system;
 use crate::text::parse_size;
 use crate::transport::Choice;
-use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{Args, ValueEnum};
 use goals::Setting;
 use jobs::{Burst, CALLS_MAX, Job};
 use operation::{Memory, Operation, Shape};
@@ -113,7 +114,7 @@ pub(crate) struct Options {
     alone: bool,
 
     /// How ranks reach each other, of all libraries
-    #[arg(long, value_enum, default_value = "shm")]
+    #[arg(long, value_enum, default_value = "shm", value_parser = transports())]
     transport: Choice,
 
     /// Where the buffers of this library lie
@@ -144,6 +145,13 @@ pub(crate) struct Options {
     /// One JSON object for each row and library, and nothing else
     #[arg(long)]
     json: bool,
+}
+
+/// What all libraries can be told to use.
+fn transports() -> impl TypedValueParser<Value = Choice> {
+    let choices = [Choice::Shm, Choice::Tcp];
+    PossibleValuesParser::new(choices.iter().filter_map(Choice::to_possible_value))
+        .try_map(|name| Choice::from_str(&name, false))
 }
 
 impl Options {
@@ -330,7 +338,9 @@ mod tests {
         assert_eq!(private.operation, [Operation::ReduceScatter, Operation::Gather]);
         assert_eq!(private.memory, Memory::Private);
         assert_eq!(parse(&["--transport", "tcp"]).unwrap().transport, Choice::Tcp);
-        let wrong: [&[&str]; 5] = [
+        let wrong: [&[&str]; 7] = [
+            &["--transport", "verbs"],
+            &["--transport", "auto"],
             &["-n", "1"],
             &["-s", "2G"],
             &["-s", "0"],

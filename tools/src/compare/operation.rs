@@ -60,6 +60,16 @@ impl Operation {
         }
     }
 
+    /// Whether input and result are one buffer if that is asked for or not: a broadcast has only
+    /// one, and some never share.
+    pub(crate) fn is_in_place(self, asked: bool) -> bool {
+        match self {
+            Operation::Broadcast => true,
+            Operation::Allreduce | Operation::Reduce | Operation::Allgather => asked,
+            _ => false,
+        }
+    }
+
     /// Whether the larger buffer consists of a block for each rank.
     fn has_blocks(self) -> bool {
         matches!(
@@ -107,11 +117,13 @@ pub(crate) struct Shape {
     /// Elements of the larger buffer.
     pub(crate) count: usize,
     pub(crate) memory: Memory,
+    /// As the ranks do it, not as it was asked for.
     pub(crate) in_place: bool,
 }
 
 impl Shape {
-    /// Of about so many bytes: elements are whole, and so are blocks.
+    /// Of about so many bytes: elements are whole, and so are blocks. In place if that is asked for
+    /// and possible.
     pub(crate) fn new(
         operation: Operation,
         bytes: usize,
@@ -124,7 +136,7 @@ impl Shape {
             Operation::Barrier => 0,
             _ => bytes.div_ceil(ELEMENT).next_multiple_of(whole),
         };
-        Shape { operation, count, memory, in_place }
+        Shape { operation, count, memory, in_place: operation.is_in_place(in_place) }
     }
 
     /// Bytes of the larger buffer.
@@ -145,6 +157,19 @@ mod tests {
         assert_eq!(count(Operation::Allgather, 8), 3);
         assert_eq!(count(Operation::Alltoall, 24), 6);
         assert_eq!(count(Operation::Barrier, 8), 0);
+    }
+
+    #[test]
+    fn only_what_works_in_place_is_said_to() {
+        let in_place = |asked| {
+            let shape = |operation: &Operation| {
+                Shape::new(*operation, 64, 2, Memory::Segment, asked).in_place
+            };
+            let found = Operation::value_variants().iter().filter(|operation| shape(operation));
+            found.map(|operation| operation.name()).collect::<Vec<_>>()
+        };
+        assert_eq!(in_place(true), ["allreduce", "reduce", "broadcast", "allgather"]);
+        assert_eq!(in_place(false), ["broadcast"]);
     }
 
     #[test]

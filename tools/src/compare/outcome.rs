@@ -70,6 +70,7 @@ impl Outcome {
     /// Rows of this setting follow.
     pub(crate) fn begin(&mut self, setting: Setting, in_place: bool) -> Result<()> {
         let goals = Goals::of(setting);
+        let in_place = setting.operation.is_in_place(in_place);
         self.table = Some(Table { setting, in_place, goals, rows: Vec::new() });
         if self.json {
             return Ok(());
@@ -78,12 +79,7 @@ impl Outcome {
         let versions: Vec<String> =
             sides.map(|(_, version, title)| format!("{title} {version}")).collect();
         let cores: Vec<String> = self.cores.iter().map(usize::to_string).collect();
-        let place = match setting.operation {
-            Operation::Allreduce | Operation::Reduce | Operation::Allgather if in_place => {
-                ", in place"
-            }
-            _ => "",
-        };
+        let place = if in_place { ", in place" } else { "" };
         write_line(&format!(
             "\n# {}\n# {}\n# {} ranks, rank r on core r modulo {} of {}; transport {}; gaspi's \
              buffers in {} memory\n# {}{place}, floats, sum; inputs rewritten before each call, \

@@ -134,7 +134,8 @@ impl Side {
         let mut command = match self {
             Side::Ours(_) => {
                 let mut command = Command::new(launch::launcher());
-                command.args(["--bind", "none"]);
+                // Beside the others, also in an allocation of a batch system.
+                command.args(["--here", "--bind", "none"]);
                 command.env(transport::VARIABLE, transport.name());
                 command
             }
@@ -245,6 +246,9 @@ mod tests {
             let set = command.get_envs().filter_map(|(name, value)| Some((name, value?)));
             set.map(|(name, value)| format!("{}={}", name.display(), value.display())).collect()
         };
+        let gaspi = Side::Ours("/l/libgaspi.so".into());
+        let gaspi = words(&gaspi.launch(Path::new("b"), 2, false, Choice::Shm));
+        assert!(gaspi.contains("gaspi_run --here --bind none -n 2"), "{gaspi}");
         let ours = |transport| environment(Side::Ours("/l/libgaspi.so".into()), transport);
         assert!(ours(Choice::Tcp).contains(&"GASPI_TRANSPORT=tcp".to_owned()));
         assert!(ours(Choice::Shm).contains(&"GASPI_TRANSPORT=shm".to_owned()));
