@@ -114,8 +114,8 @@ pub(crate) fn install(place: &Place) -> Result<PathBuf> {
     // First of all: its directories may be laid out otherwise.
     tree::uninstall(&root)?;
     let mut tree = Tree::new(&root);
-    fill(&mut tree, place)?;
-    tree.finish()?;
+    let filled = fill(&mut tree, place);
+    tree.finish_after(filled)?;
     Ok(root)
 }
 

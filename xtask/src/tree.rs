@@ -90,6 +90,13 @@ impl Tree {
         Ok(())
     }
 
+    /// Writes the list of what there is, also of an installation that failed on the way: it can be
+    /// removed, then. The failure comes first.
+    pub(crate) fn finish_after(self, filled: Result<()>) -> Result<()> {
+        let finished = self.finish();
+        filled.and(finished)
+    }
+
     /// Writes the list of all that was put into the tree.
     pub(crate) fn finish(mut self) -> Result<()> {
         let at = self.place(MANIFEST)?;
@@ -165,6 +172,19 @@ fn remove(file: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_left_of_an_installation_that_failed_can_be_removed() {
+        let root = std::env::temp_dir().join(format!("gaspi-half-tree-{}", std::process::id()));
+        let mut tree = Tree::new(&root);
+        tree.write("a/file", "text").expect("written");
+        let missing = root.join("missing");
+        let filled = tree.copy(&missing, "b/file", 0o644);
+        let reason = tree.finish_after(filled).expect_err("a failure");
+        assert!(reason.contains("cannot copy"), "{reason}");
+        assert_eq!(uninstall(&root), Ok(Some(3)));
+        assert!(!root.exists());
+    }
 
     #[test]
     fn a_list_that_leads_outside_removes_nothing() {
