@@ -152,7 +152,7 @@ pub(crate) fn end_with_caller(command: &mut Command) {
     let caller = std::process::id();
     let tie = move || {
         // SAFETY: no pointers.
-        let tied = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) };
+        let tied = unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM, 0, 0, 0) };
         if tied != 0 {
             return Err(io::Error::last_os_error());
         }
