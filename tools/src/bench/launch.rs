@@ -10,8 +10,8 @@ use std::process::Command;
 
 /// Set by gaspi_run.
 const RANK: &str = "GASPI_RANK";
-/// The number of a rank on its machine, as launchers call it. Those that start others of them, whose
-/// variables the ranks inherit, come first.
+/// The number of a rank on its machine, as launchers call it. Those that start others of them,
+/// whose variables the ranks inherit, come first.
 const LOCAL_RANKS: [&str; 5] = [
     "GASPI_SOCKET",
     "OMPI_COMM_WORLD_LOCAL_RANK",
