@@ -551,7 +551,9 @@ def parse(words):
         "--rivals", type=lambda words: words.split(","), default=[], help="horovod, where installed"
     )
     parser.add_argument("--rounds", type=positive, default=3, help="default: 3")
-    parser.add_argument("--epochs", type=positive, default=5, help="timed in each process; default: 5")
+    parser.add_argument(
+        "--epochs", type=positive, default=5, help="timed in each process; default: 5"
+    )
     parser.add_argument(
         "--to", default=".", metavar="DIR", help="where training.json and the plots go"
     )
