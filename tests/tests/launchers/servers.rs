@@ -35,6 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         add("ranks-that-stay-away", ranks_that_stay_away);
         add("rank-that-cannot-join", |launcher| rank_that_cannot_join(launcher, 1));
         add("first-rank-that-cannot-join", |launcher| rank_that_cannot_join(launcher, 0));
+        add("far-rank-that-cannot-join", |launcher| rank_that_cannot_join(launcher, 2));
         add("gaspi-run-within", gaspi_run_within);
         add("single", single);
         if !launcher.lets_run_on().is_empty() {
@@ -253,8 +254,8 @@ fn ranks_that_stay_away(launcher: Launcher) -> Result<()> {
     job.run()?.says("timed out: all 2 ranks of job").map(drop)
 }
 
-/// All hear why a rank's proc_init fails. No process ends before, since launchers then end the
-/// others. There is no device for atomics, and no such interface for what rank 0 publishes.
+/// All hear why a rank's proc_init fails, which they call at the same time. No process ends before,
+/// since launchers then end the others. There is no device for atomics, and no such interface for what rank 0 publishes.
 fn rank_that_cannot_join(launcher: Launcher, unable: u16) -> Result<()> {
     let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
     hosts.start_sshd()?;
@@ -265,8 +266,9 @@ fn rank_that_cannot_join(launcher: Launcher, unable: u16) -> Result<()> {
     };
     let script = format!(
         "rank=${{PMI_RANK:-$PMIX_RANK}}; [ $rank != {unable} ] || export {variable}; \
-         {} F 2>&1 | sed \"s/^/$rank: /\"; : > {folder}/$rank; \
-         while [ $(ls {folder} | wc -l) != 4 ]; do sleep 0.01; done",
+         all() {{ : > {folder}/$1-$rank; \
+         while [ $(ls {folder} | grep -c $1) != 4 ]; do sleep 0.01; done; }}; \
+         all here; {} F 2>&1 | sed \"s/^/$rank: /\"; all done",
         meet(MpiLibrary::None)?.display(),
         folder = heard.path().display(),
     );

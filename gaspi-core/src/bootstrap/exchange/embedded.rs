@@ -86,8 +86,8 @@ impl EmbeddedServer {
     }
 
     /// Serves until all ranks have heard why the exchange has failed, since those that come later
-    /// would wait for each other; at most until `limit`. A relay leaves that to the hub. Whoever
-    /// begins another exchange meanwhile is sent away to one that goes on.
+    /// would wait for each other; at most until `limit`. A relay leaves those of other machines to
+    /// the hub. Whoever begins another exchange meanwhile is sent away to one that goes on.
     pub(super) fn tell_failure(mut self, limit: Deadline) {
         loop {
             self.serve();
@@ -97,7 +97,7 @@ impl EmbeddedServer {
             let (fds, pause) = self.watches();
             system::wait(&fds, limit, pause);
         }
-        self.server.close_meeting(&[]);
+        self.server.dismiss_all();
         self.serve();
     }
 
@@ -105,7 +105,10 @@ impl EmbeddedServer {
         match &self.others {
             Others::None => self.server.has_told_all(),
             Others::Hub(listener) => self.server.has_told_all() && !listener.has_output(),
-            Others::Relay(discovery) => discovery.has_told_hub(),
+            Others::Relay(discovery) => {
+                let has_told_hub = discovery.has_told_hub() || self.server.is_over();
+                has_told_hub && self.server.has_told_all()
+            }
         }
     }
 

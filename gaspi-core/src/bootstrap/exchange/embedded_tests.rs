@@ -132,6 +132,30 @@ fn a_rank_that_cannot_join_tells_all_machines_whoever_comes_first() {
 }
 
 #[test]
+fn a_rank_that_cannot_join_serves_its_machine_until_all_there_have_heard() {
+    let id = unique("unable-relay");
+    let of = |rank: u16| job(&id, (rank, 4), usize::from(rank / 2), None);
+    thread::scope(|scope| {
+        let teller = scope.spawn(move || tell_unable(&of(2)));
+        let ServerLocation::OverHosts { name, .. } = of(2).server else { return };
+        while socket::connect(&name).is_err() && !teller.is_finished() {
+            thread::yield_now();
+        }
+        // It comes there before there is a hub.
+        let mut near = client(&of(3));
+        assert!(near.poll(Deadline::Now).expect_err("nobody is there").is_timeout());
+        for rank in 0..2 {
+            scope.spawn(move || assert_refused(&refusal(&of(rank))));
+        }
+        assert_refused(&near.poll(GUARD.deadline()).expect_err("refused").to_string());
+    });
+}
+
+fn assert_refused(text: &str) {
+    assert!(text.contains("rank 2 has no memory"), "{text}");
+}
+
+#[test]
 fn a_rank_that_cannot_join_tells_its_machine_whoever_comes_later() {
     let id = unique("unable-first");
     let of = |rank: u16| Job::in_process(&id, Rank(rank), 3);

@@ -34,7 +34,9 @@ const RETRY_FIRST: Duration = Duration::from_millis(1);
 const RETRY_LAST: Duration = Duration::from_millis(16);
 /// How long a rank that cannot join looks for a server to tell, or serves those that come and tells
 /// them.
-const TELL_LIMIT: Duration = Duration::from_secs(3);
+const TELL_LIMIT: Duration = Duration::from_secs(2);
+/// How long it leaves serving to others where all it could do is to relay: those stay.
+const OTHERS_FIRST: Duration = Duration::from_secs(1);
 
 /// A rank on its way into its job.
 #[derive(Debug)]
@@ -351,6 +353,8 @@ impl Unable {
             return;
         };
         let launched = matches!(job.server, ServerLocation::Launcher(_));
+        let relays = matches!(&job.server, ServerLocation::OverHosts { hub, .. } if !hub.is_here());
+        let alone = Deadline::Never.at_most(if relays { OTHERS_FIRST } else { Duration::ZERO });
         loop {
             match socket::connect(name) {
                 Ok(fd) => return self.send(fd),
@@ -359,7 +363,9 @@ impl Unable {
                     ErrorKind::WouldBlock | ErrorKind::Interrupted => {}
                     // There is no server yet.
                     ErrorKind::ConnectionRefused if !launched => {
-                        if let Ok(listener) = socket::listen(name) {
+                        if alone.passed()
+                            && let Ok(listener) = socket::listen(name)
+                        {
                             return self.tell_as_server((job, name, listener), limit);
                         }
                     }

@@ -166,7 +166,7 @@ impl Server {
 
     /// Ends the listening before the table goes out, so that a rank which is fast to init again
     /// starts a new exchange. Connections that are no members are sent there too.
-    pub(in crate::bootstrap::exchange) fn close_meeting(&mut self, members: &[ConnectionId]) {
+    pub(super) fn close_meeting(&mut self, members: &[ConnectionId]) {
         if let Some(listener) = &self.listener {
             // From now on connecting is refused; those in line can still be accepted.
             socket::shut_down(listener.as_fd());

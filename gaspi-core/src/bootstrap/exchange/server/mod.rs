@@ -298,10 +298,16 @@ impl Server {
         self.listener.is_none()
     }
 
-    /// Whether no rank is left that has not heard of an exchange that has failed.
+    /// Whether no rank is left that has not heard of an exchange that has failed; of those that
+    /// have come to a relay.
     pub(super) fn has_told_all(&self) -> bool {
-        let Role::Hub(hub) = &self.role else { return false };
-        !hub.state.has_to_tell() && !self.peers.values().any(|peer| peer.leaving)
+        let waits = |peer: &Peer| peer.leaving || peer.joined.is_some();
+        match &self.role {
+            Role::Hub(hub) => {
+                !hub.state.has_to_tell() && !self.peers.values().any(|peer| peer.leaving)
+            }
+            Role::Relay(_) => !self.peers.values().any(waits),
+        }
     }
 
     pub(super) fn accept(&mut self) {

@@ -396,6 +396,17 @@ impl Server {
         self.hand_out(&local, &Message::Table { token, key }, &cards, areas);
     }
 
+    /// Nothing more comes of this exchange: sends all that wait, here and on other machines, to
+    /// another one.
+    pub(in crate::bootstrap::exchange) fn dismiss_all(&mut self) {
+        if let Role::Hub(hub) = &mut self.role {
+            for link in hub.links.values_mut() {
+                link.channel.out.push(ToRelay::Over.encode());
+            }
+        }
+        self.close_meeting(&[]);
+    }
+
     /// The connections of this machine that take part as `rank`, or did until a moment ago.
     fn holders(&self, rank: Rank) -> Vec<ConnectionId> {
         self.select(|peer| peer.is_rank(rank) && !peer.leaving)

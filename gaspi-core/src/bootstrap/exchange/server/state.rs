@@ -224,7 +224,7 @@ impl ServerState {
             return Vec::new();
         }
         let place = self.place(rank);
-        let is_named = place.is_empty() && reason.contains(&rank.to_string());
+        let is_named = place.is_empty() && names(reason, rank);
         let reason = if is_named { reason.to_owned() } else { format!("{reason} ({rank}{place})") };
         let number = self.told[rank.index()];
         self.told[rank.index()] += 1;
@@ -495,6 +495,13 @@ impl ServerState {
         let least = told.map(|(_, told)| *told).min().unwrap_or(u64::MAX);
         self.rounds.retain(|number, round| round.failure.is_none() || *number >= least);
     }
+}
+
+/// Whether a text speaks of a rank.
+fn names(text: &str, rank: Rank) -> bool {
+    let name = rank.to_string();
+    let mut behind = text.match_indices(&name).map(|(at, _)| &text[at + name.len()..]);
+    behind.any(|rest| !rest.starts_with(|next: char| next.is_ascii_digit()))
 }
 
 fn refusal(connection: ConnectionId, failure: Failure) -> Vec<Action> {

@@ -7,6 +7,7 @@ use crate::runtime::{PendingInit, Runtime};
 use crate::timeout::Timeout;
 use crate::wire::handshake::{Client, Peer, Purpose, Secret};
 use std::io::{Read, Write};
+use std::mem::ManuallyDrop;
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::FromRawFd;
 use std::time::Instant;
@@ -93,14 +94,13 @@ fn copy_of_other_end(stream: &TcpStream) -> TcpStream {
     let own = stream.local_addr().expect("an address");
     let open = std::fs::read_dir("/proc/self/fd").expect("descriptors");
     let numbers = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let is_it = |copy: &TcpStream| copy.peer_addr().is_ok_and(|peer| peer == own);
     let mut copies = numbers.filter_map(|number: i32| {
-        // SAFETY: no pointers.
-        let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 0) };
-        // SAFETY: fresh descriptor.
-        (copy >= 0).then(|| TcpStream::from(unsafe { OwnedFd::from_raw_fd(copy) }))
+        // SAFETY: it is not closed here; if somebody else closes it meanwhile, the address differs.
+        let seen = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(number) });
+        seen.peer_addr().ok().filter(|peer| *peer == own)?;
+        seen.try_clone().ok()
     });
-    copies.find(is_it).expect("the other end is in this process")
+    copies.next().expect("the other end is in this process")
 }
 
 #[test]
