@@ -55,8 +55,8 @@ const TASKS: [Task; 11] = [
         name: "test",
         arguments: "[--full] [--install] [--skip-missing] [--within MINUTES] [--only STAGE,...] \
                     [--list] [-- FILTER...]",
-        about: "run the tests in stages and print a table of them; --within leaves stages out where\n\
-                \x20     the machine is too slow for all\n\
+        about: "run the tests in stages and print a table of them; --within leaves stages\n\
+                \x20     out where the machine is too slow for all\n\
                 \x20     FILTER: a part of the names of tests of the stage; in the stage training\n\
                 \x20     [ENVIRONMENT/][RANKS/]NAME, such as tf-2.12/4/job_data or tf-2.12/",
         run: test::run,

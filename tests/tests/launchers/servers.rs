@@ -255,7 +255,8 @@ fn ranks_that_stay_away(launcher: Launcher) -> Result<()> {
 }
 
 /// All hear why a rank's proc_init fails, which they call at the same time. No process ends before,
-/// since launchers then end the others. There is no device for atomics, and no such interface for what rank 0 publishes.
+/// since launchers then end the others. There is no device for atomics, and no such interface for
+/// what rank 0 publishes.
 fn rank_that_cannot_join(launcher: Launcher, unable: u16) -> Result<()> {
     let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
     hosts.start_sshd()?;
