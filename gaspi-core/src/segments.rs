@@ -512,7 +512,9 @@ impl Runtime {
         let inside = epoch::enter();
         self.inner().ranks.check_rank(rank)?;
         let target = self.inner().target(rank, segment, &inside)?;
-        if !target.alive() {
+        // What is known of the segments of a rank that has ended is forgotten a moment later.
+        let has_ended = self.inner().ranks.liveness(rank) != liveness::JOINED;
+        if has_ended || !target.alive() {
             let end = self.inner().ranks.end_of(rank);
             let reason = end.unwrap_or_else(|| format!("{rank} has deleted it"));
             return Err(Error::InvalidSegment { segment, reason });
