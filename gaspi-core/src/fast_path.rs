@@ -270,14 +270,10 @@ impl<'a> FastPath<'a> {
     /// Where both ends of a transfer lie, if devices reach them. Asked last, so that it is looked
     /// up where it is written down.
     #[inline(always)]
-    fn places(
-        t: &Transfer,
-        (lane, local): (DirectLane<'_>, &Segment),
-        target: &Target,
-    ) -> Option<(Local, RemotePlace)> {
+    fn places(t: &Transfer, local: &Segment, target: &Target) -> Option<(Local, RemotePlace)> {
         let Reach::Device { key, address } = target.reach else { return None };
         let own = local.pointer() as u64 + t.local_offset;
-        let local = Local { address: own, key: Some(lane.key_of(&local.prepared)?) };
+        let local = Local { address: own, key: Some(local.prepared.local_key()?) };
         Some((local, RemotePlace { address: address + t.remote_offset, key }))
     }
 
@@ -286,7 +282,7 @@ impl<'a> FastPath<'a> {
     #[inline(always)]
     fn write_by_device(&self, t: &Transfer, target: &Target, queue: QueueId) -> Option<()> {
         let (lane, local) = self.device_lane(t, target, queue)?;
-        let places = Self::places(t, (lane, local), target)?;
+        let places = Self::places(t, local, target)?;
         self.take_slot(queue)?;
         self.heed(lane.write(t.size, places))
     }
@@ -301,7 +297,7 @@ impl<'a> FastPath<'a> {
         queue: QueueId,
     ) -> Option<()> {
         let (lane, here) = self.device_lane(t, target, queue)?;
-        let (local, remote) = Self::places(t, (lane, here), target)?;
+        let (local, remote) = Self::places(t, here, target)?;
         self.take_slot(queue)?;
         let Transfer { remote: segment, remote_offset: offset, size, .. } = *t;
         let put = move |generation| {
@@ -317,7 +313,7 @@ impl<'a> FastPath<'a> {
     #[inline(always)]
     fn read_by_device(&self, t: &Transfer, target: &Target, queue: QueueId) -> Option<()> {
         let (lane, local) = self.device_lane(t, target, queue)?;
-        let places = Self::places(t, (lane, local), target)?;
+        let places = Self::places(t, local, target)?;
         self.take_slot(queue)?;
         self.heed(lane.read(t.size, places))
     }

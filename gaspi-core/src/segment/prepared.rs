@@ -46,18 +46,7 @@ impl PreparedMemory {
     /// What requests of this rank name the memory by, if it has been prepared.
     #[inline(always)]
     pub(crate) fn local_key(&self) -> Option<u32> {
-        PreparedMemory::key_in(self.local_key_word())
-    }
-
-    /// The same as a word, whose lower half is the key: 0 if there is none.
-    #[inline(always)]
-    pub(crate) fn local_key_word(&self) -> u64 {
-        self.local_key.load(Ordering::Acquire)
-    }
-
-    /// The key in such a word.
-    #[inline(always)]
-    pub(crate) fn key_in(word: u64) -> Option<u32> {
+        let word = self.local_key.load(Ordering::Acquire);
         (word & HAS_KEY != 0).then_some(word as u32)
     }
 

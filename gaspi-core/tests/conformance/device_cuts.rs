@@ -217,87 +217,6 @@ fn a_segment_is_deleted_under_the_writes_of_several_peers() {
     });
 }
 
-/// Posts a write of 8 bytes from a segment to `peer`, by a run or as a request that is noted.
-fn write_from(rt: &Runtime, local: SegmentId, peer: Rank, (queue, noted): (QueueId, bool)) {
-    let t = Transfer { local, ..eight(peer) };
-    let posted = if noted {
-        let (local, remote) = (&[t.local], &[t.remote]);
-        let (local_offsets, remote_offsets) = (&[t.local_offset], &[t.remote_offset]);
-        let (rank, sizes) = (peer, &[t.size]);
-        let list = TransferList { rank, local, local_offsets, remote, remote_offsets, sizes };
-        rt.write_list(&list, queue, LIMIT)
-    } else {
-        rt.write(&t, queue, LIMIT)
-    };
-    posted.expect("posted");
-}
-
-fn a_delete_waits_for_no_request_that_uses_other_memory() {
-    run_without_messages(3, OWN_TIME, |rt, fabric| {
-        make(rt, S0, 8192);
-        for noted in [false, true] {
-            make(rt, S1, 4096);
-            if rt.rank() == Rank(0) {
-                for (peer, queue) in [(1, Q0), (1, Q1), (2, Q0)] {
-                    until_by_device(rt, Rank(peer), queue);
-                }
-                // The peer has been written to from the segment, which has ended.
-                write_from(rt, S1, Rank(1), (Q0, noted));
-                rt.wait(Q0, LIMIT).expect("wait");
-                let before = failed(rt);
-                fabric.link(0, 1, 0);
-                for _ in 0..3 {
-                    write_from(rt, S0, Rank(1), (Q0, noted));
-                }
-                rt.notify(Rank(1), S0, NotificationId(1), 1, Q1, LIMIT).expect("posted");
-                write_from(rt, S1, Rank(2), (Q0, noted));
-                rt.segment_delete(S1).expect("delete");
-                assert_eq!(failed(rt), before, "pairs that were given up");
-                fabric.link(0, 1, 1);
-                fabric.advance(30 * SECOND_NS);
-                for queue in [Q0, Q1] {
-                    rt.wait(queue, LIMIT).expect("nothing of it was given up");
-                }
-                meet(rt);
-            } else {
-                meet(rt);
-                rt.segment_delete(S1).expect("delete");
-            }
-        }
-    });
-}
-
-fn a_delete_gives_up_pairs_whose_requests_use_its_memory() {
-    run_without_messages(3, OWN_TIME, |rt, fabric| {
-        make(rt, S0, 8192);
-        for noted in [false, true] {
-            make(rt, S1, 4096);
-            if rt.rank() == Rank(0) {
-                for (peer, queue) in [(1, Q0), (2, Q1)] {
-                    until_by_device(rt, Rank(peer), queue);
-                }
-                (1..3).for_each(|peer| fabric.link(0, peer, 0));
-                // Behind and in front of requests that use other memory.
-                for local in [S0, S1, S0] {
-                    write_from(rt, local, Rank(1), (Q0, noted));
-                }
-                write_from(rt, S0, Rank(2), (Q1, noted));
-                rt.segment_delete(S1).expect("delete");
-                (1..3).for_each(|peer| fabric.link(0, peer, 1));
-                fabric.advance(30 * SECOND_NS);
-                let reason = rt.wait(Q0, LIMIT).expect_err("it was given up").to_string();
-                assert!(reason.contains("deleted while it was used"), "{reason}");
-                rt.queue_purge(Q0, LIMIT).expect("purge");
-                rt.wait(Q1, LIMIT).expect("another pair, and other memory");
-                meet(rt);
-            } else {
-                meet(rt);
-                rt.segment_delete(S1).expect("delete");
-            }
-        }
-    });
-}
-
 fn a_queue_is_deleted_with_requests_under_way() {
     run_with_devices(2, "", |rt, _| {
         make(rt, S0, 1 << 16);
@@ -382,8 +301,6 @@ tests! {
         a_cut_that_retries_outlast_costs_nothing,
         a_longer_cut_costs_what_was_under_way_there,
         a_peer_that_leaves_while_a_pair_is_made_is_an_error_and_no_hang,
-        a_delete_gives_up_pairs_whose_requests_use_its_memory,
-        a_delete_waits_for_no_request_that_uses_other_memory,
         a_queue_is_deleted_with_requests_under_way,
         a_rank_on_another_network_costs_the_requests_to_it,
         a_segment_is_deleted_under_the_writes_of_several_peers,

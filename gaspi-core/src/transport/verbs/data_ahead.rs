@@ -77,7 +77,6 @@ impl LaneState {
         while size > 0 && posted.is_ok() {
             let part = size.min(message);
             let write = WorkRequest::Write { local, remote, size: part, immediate: None };
-            self.direct.note_memory(local.key);
             posted = self.post(&write, part == size);
             local.address += part;
             remote.address += part;

@@ -10,11 +10,9 @@
 //! Invariant: while a thread holds the bias the pair is up and nothing waits in the lane; a run is
 //! open, unless the bias rests.
 
-use super::memory_in_use::MemoryInUse;
 use super::post::{Data, POSTING, PostSend, Poster, Template};
 use super::work::{Limits, Local, Remote, check, immediate};
 use crate::ids::{NotificationId, QueueId, SegmentId};
-use crate::segment::prepared::PreparedMemory;
 use crate::sync::bias::Bias;
 use crate::sync::epoch::Slot;
 use crate::sync::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -38,7 +36,8 @@ const PLAIN: Ordering = Ordering::Relaxed;
 pub(super) struct Direct {
     bias: Bias,
     pair: AtomicPtr<ibv_qp>,
-    memory: MemoryInUse,
+    /// Where its completions come, as long as the device is there.
+    completions: AtomicPtr<ibv_cq>,
     /// The device's function, see [`PostSend`].
     post: AtomicPtr<()>,
     depth: AtomicU32,
@@ -127,8 +126,6 @@ impl DirectCounts {
 /// Which work requests are signalled.
 #[derive(Debug, Default)]
 struct Signals {
-    /// Where completions come, as long as the device is there.
-    completions: AtomicPtr<ibv_cq>,
     /// Whether the first one of a run is, if nothing else is under way.
     lone: AtomicBool,
     /// Of so many at least one is.
@@ -206,31 +203,10 @@ impl Direct {
         self.until.store(freed + u64::from(self.depth.load(PLAIN)), Ordering::Release);
     }
 
-    /// The next request uses this memory of the program.
-    pub(super) fn note_memory(&self, key: Option<u32>) {
-        self.bias.take();
-        self.settle_memory();
-        if let Some(key) = key {
-            self.memory.note(key, self.next() + 1, self.freed());
-        }
-    }
-
-    /// What follows uses no memory that a run has used, or notes it. Behind the bias.
-    pub(super) fn settle_memory(&self) {
-        self.memory.settle(self.next(), self.freed());
-    }
-
-    /// Below which number the requests are that may use memory of this key, which no thread finds
-    /// any more.
-    pub(super) fn uses_below(&self, key: u32) -> u64 {
-        self.memory.below(key, self.next())
-    }
-
     /// Nothing is in the send queue any more.
     pub(super) fn clear(&self) {
         self.bias.take();
         self.set_freed(self.next());
-        self.memory.clear();
         self.refused.store(0, PLAIN);
     }
 
@@ -317,7 +293,7 @@ impl Direct {
         // Half of the send queue at most is unsignalled.
         let every = u64::from((depth / 2).clamp(1, SIGNAL_EVERY));
         self.pair.store(poster.pair, PLAIN);
-        self.signals.completions.store(completions.as_ptr(), PLAIN);
+        self.completions.store(completions.as_ptr(), PLAIN);
         self.post.store(poster.post as *mut (), PLAIN);
         self.depth.store(depth, PLAIN);
         self.inline.store(inline, PLAIN);
@@ -348,7 +324,7 @@ impl Direct {
     pub(super) fn ends_by_itself(&self) -> Option<NonNull<ibv_cq>> {
         let is_signalled = self.signals.below.load(PLAIN) == self.next();
         let ends = self.has_run() && is_signalled && self.ends_at_ack();
-        NonNull::new(self.signals.completions.load(PLAIN)).filter(|_| ends)
+        NonNull::new(self.completions.load(PLAIN)).filter(|_| ends)
     }
 
     /// Whether an acknowledgement ends all that the run has posted.
@@ -483,25 +459,6 @@ impl DirectLane<'_> {
     pub(crate) fn takes(self, size: u64) -> bool {
         // 0 becomes the largest number.
         size.wrapping_sub(1) < self.0.size_max.load(PLAIN)
-    }
-
-    /// The key of memory that something is posted from or to next, if the device knows it.
-    #[inline(always)]
-    pub(crate) fn key_of(self, memory: &PreparedMemory) -> Option<u32> {
-        let word = memory.local_key_word();
-        if self.0.memory.is_current(word) {
-            return Some(word as u32);
-        }
-        self.change_memory(word)
-    }
-
-    /// The same of other memory than that of the last request.
-    #[cold]
-    #[inline(never)]
-    fn change_memory(self, word: u64) -> Option<u32> {
-        let (lane, key) = (self.0, PreparedMemory::key_in(word)?);
-        lane.memory.make_current(word, lane.next(), lane.freed());
-        Some(key)
     }
 
     /// Posts a write of a size that it [takes](DirectLane::takes).

@@ -158,6 +158,15 @@ pub(super) struct LaneState {
     pub(super) posted: Posted,
 }
 
+/// Requests up to some time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Begun {
+    /// That were noted.
+    requests: u64,
+    /// Work requests.
+    posted: u64,
+}
+
 /// How many requests there have been, how many the device has nothing to do with any more, and how
 /// often all have been lost.
 #[derive(Debug, Default)]
@@ -277,6 +286,18 @@ impl LaneState {
         self.has_waiting() && self.pairing.is_up()
     }
 
+    /// All requests that there have been. What tries a pair that is being made uses no memory.
+    pub(super) fn begun(&self) -> Begun {
+        let tries = self.pairing.is_being_made();
+        let posted = if tries { self.direct.freed() } else { self.direct.next() };
+        Begun { requests: self.counters.begun, posted }
+    }
+
+    /// Whether the device may still use memory of these requests.
+    pub(super) fn has_before(&self, begun: Begun) -> bool {
+        self.counters.ended < begun.requests || self.direct.freed() < begun.posted
+    }
+
     /// Puts a request behind the others.
     pub(super) fn push(&mut self, request: Request) {
         self.direct.take();
@@ -284,9 +305,6 @@ impl LaneState {
             Request::Put { .. } => self.unfinished += 1,
             Request::Finish { .. } | Request::Fence { .. } => self.unfinished = 0,
             _ => {}
-        }
-        if !matches!(request, Request::Finish { .. }) {
-            self.direct.settle_memory();
         }
         self.counters.begun += 1;
         self.waiting.push_back(request);
@@ -415,7 +433,6 @@ impl LaneState {
                     }
                     let part = size.min(limits.message);
                     let last = part == size;
-                    self.direct.note_memory(local.key);
                     self.post(&WorkRequest::Read { local, remote, size: part }, last)?;
                     local.address += part;
                     remote.address += part;
@@ -495,7 +512,6 @@ impl LaneState {
             put.size -= part;
             notifies &= immediate.is_none();
             let signalled = signalled && put.size == 0 && !notifies;
-            self.direct.note_memory(local.key);
             self.post(&WorkRequest::Write { local, remote, size: part, immediate }, signalled)?;
             data = Some((
                 Local { address: local.address + part, ..local },

@@ -3,8 +3,7 @@
 
 use super::device::Registration;
 use super::ended::Ended;
-use super::lane::Lane;
-use super::under_way::Begun;
+use super::lane::{Begun, Lane};
 use super::work::{Local, Remote};
 use super::{DeviceTable, GONE, Verbs};
 use crate::error::Result;
@@ -18,8 +17,8 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a delete waits for this rank's own requests that may use the memory, and a purge for
-/// those of its queue.
+/// How long a delete waits for this rank's own requests on the memory, and a purge for those of its
+/// queue.
 const RELEASE_LIMIT: Duration = Duration::from_secs(5);
 
 impl DeviceTable {
@@ -96,24 +95,6 @@ struct UnderWay<'a> {
     of: Option<QueueId>,
 }
 
-/// Requests that are waited for.
-#[derive(Clone, Copy)]
-enum Which<'a> {
-    OfQueue(QueueId),
-    /// That may use memory of a segment, which no thread finds any more.
-    With(&'a Segment),
-}
-
-impl Which<'_> {
-    /// The queue that they are all of.
-    fn queue(self) -> Option<QueueId> {
-        match self {
-            Which::OfQueue(queue) => Some(queue),
-            Which::With(_) => None,
-        }
-    }
-}
-
 impl UnderWay<'_> {
     /// Whether the device may still use memory of them.
     fn uses(&self) -> bool {
@@ -131,8 +112,7 @@ impl<'a> Verbs<'a> {
         if !segment.prepared.is_known() {
             return;
         }
-        let reason = format!("{} was deleted while it was used", segment.id);
-        self.end_requests(Which::With(segment), &reason);
+        self.end_requests(None, &format!("{} was deleted while it was used", segment.id));
         segment.prepared.release();
         // What has come of writes to it is not to notify of one that has its number next.
         self.catch_up();
@@ -149,17 +129,17 @@ impl<'a> Verbs<'a> {
             drop(state);
             ended.tell(self.up, lane.peer);
         }
-        self.end_requests(Which::OfQueue(queue), &format!("{queue} was purged"));
+        self.end_requests(Some(queue), &format!("{queue} was purged"));
         self.table.used(Some(queue)).for_each(|lane| lane.lock().pairing.forget_refusal());
     }
 
-    /// Waits until all requests so far of this kind have ended. Where that takes too long, their
-    /// pairs are taken down.
-    fn end_requests(self, which: Which<'_>, reason: &str) {
+    /// Waits until all requests so far have ended, of one queue or of all. Where that takes too
+    /// long, their pairs are taken down.
+    fn end_requests(self, queue: Option<QueueId>, reason: &str) {
         let begin = Instant::now();
         loop {
-            let moves = self.moves(which.queue());
-            let before = self.under_way(which);
+            let moves = self.moves(queue);
+            let before = self.under_way(queue);
             while let Some(used) = before.iter().find(|used| used.uses()) {
                 if begin.elapsed() > RELEASE_LIMIT {
                     self.give_up(used, reason);
@@ -168,7 +148,7 @@ impl<'a> Verbs<'a> {
                 std::thread::yield_now();
             }
             // What moved to another lane meanwhile was counted in neither.
-            if self.moves(which.queue()) == moves {
+            if self.moves(queue) == moves {
                 break;
             }
         }
@@ -179,28 +159,10 @@ impl<'a> Verbs<'a> {
         self.table.used(queue).map(|lane| lane.route.lock().moves).sum()
     }
 
-    /// What is under way now of this kind.
-    fn under_way(self, which: Which<'_>) -> Vec<UnderWay<'a>> {
-        match which {
-            Which::OfQueue(queue) => self.under_way_of(queue),
-            Which::With(segment) => self.under_way_with(segment),
-        }
-    }
-
-    /// What may use memory of a segment. With this rank itself it may be at either end.
-    fn under_way_with(self, segment: &Segment) -> Vec<UnderWay<'a>> {
-        let used = |lane: &'a Lane| {
-            let (_route, state) = (lane.route.lock(), lane.lock());
-            let is_own = lane.peer == self.up.ranks().me;
-            let begun = if is_own { state.begun() } else { state.begun_with(segment) };
-            state.has_before(begun).then_some(UnderWay { lane, begun, of: None })
-        };
-        self.table.used(None).filter_map(used).collect()
-    }
-
-    fn under_way_of(self, queue: QueueId) -> Vec<UnderWay<'a>> {
+    /// What is under way now, of one queue or of all.
+    fn under_way(self, queue: Option<QueueId>) -> Vec<UnderWay<'a>> {
         let mut found = Vec::new();
-        for lane in self.table.used(Some(queue)) {
+        for lane in self.table.used(queue) {
             let route = lane.route.lock();
             found.push(UnderWay { lane, begun: lane.lock().begun(), of: None });
             let via = self.via(lane, &route);
