@@ -143,13 +143,6 @@ pub(crate) struct HubLocation {
     pub(super) addresses: Vec<IpAddr>,
 }
 
-impl HubLocation {
-    /// Whether it is on this machine.
-    pub(super) fn is_here(&self) -> bool {
-        self.here
-    }
-}
-
 /// The machine of each of so many ranks, which are all on one.
 pub(super) fn all_on(host: String, size: u32) -> Arc<[Arc<str>]> {
     let host: Arc<str> = host.into();

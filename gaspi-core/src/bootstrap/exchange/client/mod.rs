@@ -353,7 +353,7 @@ impl Unable {
             return;
         };
         let launched = matches!(job.server, ServerLocation::Launcher(_));
-        let relays = matches!(&job.server, ServerLocation::OverHosts { hub, .. } if !hub.is_here());
+        let relays = matches!(&job.server, ServerLocation::OverHosts { hub, .. } if !hub.here);
         let alone = Deadline::Never.at_most(if relays { OTHERS_FIRST } else { Duration::ZERO });
         loop {
             match socket::connect(name) {
