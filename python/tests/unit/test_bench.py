@@ -10,13 +10,19 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 from unittest import mock
 
-PATH = os.path.join(
-    os.path.dirname(os.path.abspath(__file__)), "..", "..", "tarantella", "bench.py"
-)
-# Not by the package, whose import brings in TensorFlow.
-_spec = importlib.util.spec_from_file_location("bench_of_test", PATH)
-bench = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(bench)
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tarantella")
+
+
+def load(name):
+    """A module, not by the package, whose import brings in TensorFlow."""
+    path = os.path.join(FOLDER, name + ".py")
+    spec = importlib.util.spec_from_file_location(name + "_of_test", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+bench, plots = load("bench"), load("bench_plots")
 
 
 def figures(wall, cpu):
@@ -73,8 +79,8 @@ class Comparison(unittest.TestCase):
 
     def test_pictures_are_well_formed_and_inside_their_frame(self):
         for picture, words in (
-            (bench.speed_up(self.records), ("lenet", "ideal", "ranks")),
-            (bench.cpu_seconds(self.records), ("horovod x 2", "tarantella x 2", "plain x 1")),
+            (plots.speed_up(self.records), ("lenet", "ideal", "ranks")),
+            (plots.cpu_seconds(self.records), ("horovod x 2", "tarantella x 2", "plain x 1")),
         ):
             root = ElementTree.fromstring(picture)
             texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
