@@ -7,6 +7,9 @@ const SLACK_SHARE: f64 = 0.03;
 const SLACK: u64 = 2;
 /// The same where another compiler made the library.
 const SLACK_OF_COMPILER: f64 = 0.10;
+/// What these paths may cost at most, without slack, whatever the committed figure is: promises
+/// that hold for the compiler of the committed file.
+const CEILINGS: [(&str, u64); 2] = [("rdma_write_8", 150), ("rdma_write_notify_8", 190)];
 
 /// What a call costs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,6 +124,11 @@ impl Figures {
             if now.instructions > allowed(was.instructions, is_same_compiler) + looks {
                 table.push_str("  too many");
                 verdict = Verdict::Fails;
+            } else if let Some(most) = ceiling(path, is_same_compiler)
+                && now.instructions > most
+            {
+                let _ = write!(table, "  above its ceiling of {most}");
+                verdict = Verdict::Fails;
             } else if change < 0 && verdict == Verdict::Same {
                 verdict = Verdict::Renew;
             }
@@ -152,6 +160,12 @@ const LOOK: u64 = 2;
 fn allowed(was: u64, is_same_compiler: bool) -> u64 {
     let share = if is_same_compiler { SLACK_SHARE } else { SLACK_OF_COMPILER };
     was + SLACK.max((was as f64 * share) as u64)
+}
+
+/// More instructions than this are a failure, however close to the committed figure.
+fn ceiling(path: &str, is_same_compiler: bool) -> Option<u64> {
+    let row = CEILINGS.iter().find(|(name, _)| is_same_compiler && *name == path);
+    row.map(|(_, most)| *most)
 }
 
 #[cfg(test)]
@@ -217,6 +231,20 @@ mod tests {
         let with = |instructions| was.compare(&figures("b", &[("path", instructions, 0)])).0;
         assert_eq!(with(110), Verdict::Renew);
         assert_eq!(with(111), Verdict::Fails);
+    }
+
+    #[test]
+    fn a_promised_ceiling_has_no_slack_with_the_compiler_noted() {
+        let was = figures("a", &[("rdma_write_8", 150, 1)]);
+        let by = |compiler, is| was.compare(&figures(compiler, &[("rdma_write_8", is, 1)]));
+        assert_eq!(by("a", 150).0, Verdict::Same);
+        let (verdict, table) = by("a", 151);
+        assert_eq!(verdict, Verdict::Fails);
+        assert!(table.contains("above its ceiling of 150"), "{table}");
+        assert_eq!(by("b", 154).0, Verdict::Renew);
+        // Renewing the file does not raise it.
+        let was = [("rdma_write_notify_8", 191, 1)];
+        assert_eq!(self::verdict(&was, &was), Verdict::Fails);
     }
 
     #[test]
