@@ -1,5 +1,7 @@
 //! Cards of other processes: each process has one card, and a socket in the directory that
-//! GASPI_MOCK_DIR names. Between processes the card is plain: nothing is held back or mixed.
+//! GASPI_MOCK_DIR names. As within a process a card mixes requests of its pairs and places bytes
+//! late, if options say so; but an answer comes as soon as its request has been carried out, and
+//! what a read has to follow is placed when it is answered.
 //!
 //! Frames to a card go through a thread of their own, which connects at the first one. What comes
 //! is carried out by the thread that reads it. A frame that cannot be delivered is dropped, as

@@ -365,9 +365,10 @@ fn from_environment() -> Result<(u32, Option<u32>), String> {
     let Some(folder) = std::env::var_os("GASPI_MOCK_DIR") else {
         return Ok((create(options), None));
     };
-    (options.behaviour.placement, options.behaviour.shuffle) = (0, 0);
     let refused = |error| format!("GASPI_MOCK_DIR: {error}");
     let place = Place::take(folder.as_ref()).map_err(refused)?;
+    // Each process takes another course.
+    options.behaviour.seed = options.behaviour.seed.wrapping_add(u64::from(place.card) << 32);
     let (index, card) = (create(options), place.card);
     let fabric = find(index).ok_or("no fabric")?;
     place.listen(&fabric).map_err(refused)?;

@@ -99,7 +99,11 @@ impl Network {
             Answer::Silence => return,
             Answer::NotReady(timer) => Verdict::NotReady(timer),
             Answer::Refused(status) => Verdict::Refused(status),
-            Answer::Done { read, old, .. } => {
+            Answer::Done { mark, read, old } => {
+                if arriving.request.is_read() {
+                    let by_pair = self.options.behaviour.by_pair != 0;
+                    self.card(own).flush(mark, by_pair.then_some(target));
+                }
                 if let Some(read) = read {
                     // SAFETY: checked range. It was looked up in its region just now.
                     unsafe { memory::gather(read, &mut back) };
@@ -151,7 +155,11 @@ impl Network {
             && let Ok(into) = self.local_pieces(number, &request, payload.source())
         {
             let from = Piece { address: data.as_ptr() as u64, length: data.len() as u64 };
-            self.scatter(card, number, true, Some(from), &into);
+            let own_mark = self.scatter(card, number, true, Some(from), &into);
+            let pair = self.pairs.find_mut(number);
+            if let Some(entry) = pair.and_then(|pair| pair.sending.entries.get_mut(at)) {
+                entry.outcome = Some(Outcome { status, own_mark, ..Outcome::default() });
+            }
         }
         if waits {
             self.need_answer(number);

@@ -10,18 +10,30 @@ use crate::rig::{ALL, Make, Rank, STEPS, Send, guarded, open};
 /// What one process tells the other: its GID, pair, address and key.
 const MARK: &str = "@";
 
-fn start(folder: &std::path::Path, part: &str) -> Child {
+fn start(folder: &std::path::Path, part: &str, options: &str) -> Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["processes::part", "--exact", "--ignored", "--nocapture"]);
     command.env("GASPI_MOCK_DIR", folder).env("GASPI_TEST_PART", part);
+    command.env("GASPI_MOCK_OPTIONS", options);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap()
 }
 
 #[test]
 fn requests_reach_another_process_and_answers_come_back() {
+    between_two("");
+}
+
+#[test]
+fn they_do_so_where_bytes_are_placed_when_a_completion_forces_it() {
+    for seed in 1..=10 {
+        between_two(&format!("placement=2,shuffle=1,seed={seed}"));
+    }
+}
+
+fn between_two(options: &str) {
     guarded(|| {
         let folder = tempfile::tempdir().unwrap();
-        let mut children = [start(folder.path(), "0"), start(folder.path(), "1")];
+        let mut children = ["0", "1"].map(|part| start(folder.path(), part, options));
         let mut outputs = children.each_mut().map(|child| {
             BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok)
         });
