@@ -30,7 +30,7 @@ fn refusal(devices: &Devices, ask: impl FnOnce(&mut DeviceChoice)) -> String {
 }
 
 fn three() -> Devices {
-    layouts::devices(Nodes::of_this_test(), 3, "").expect("a layout with devices")
+    layouts::mocked_devices(3, "")
 }
 
 fn name(devices: &Devices, device: u32) -> String {
@@ -95,7 +95,7 @@ fn the_first_device_that_can_be_used_is_used() {
 }
 
 fn a_job_without_an_active_port_ends_at_init() {
-    let devices = layouts::devices(Nodes::of_this_test(), 1, "port_up=0").expect("devices");
+    let devices = layouts::mocked_devices(1, "port_up=0");
     let reason = start(&devices, &Config::default(), |_| ()).expect_err("no active port");
     assert!(reason.contains("GASPI_TRANSPORT is verbs"), "{reason}");
     assert!(reason.contains("port 1 is not active"), "{reason}");
@@ -148,7 +148,7 @@ fn a_device_without_room_for_what_each_rank_needs_is_an_error_of_init() {
         ("max_cqe=1", "it allows only 1 entries of a completion queue"),
         ("max_srq_wr=15", "it allows only 15 receives"),
     ] {
-        let devices = layouts::devices(Nodes::of_this_test(), 1, options).expect("devices");
+        let devices = layouts::mocked_devices(1, options);
         let started = start(&devices, &Config::default(), |_| ());
         let reason = started.expect_err(options);
         assert!(reason.contains("GASPI_TRANSPORT is verbs"), "{options}: {reason}");
