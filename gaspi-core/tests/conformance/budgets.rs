@@ -151,6 +151,36 @@ fn a_pair_with_a_rank_that_left_is_given_back() {
     });
 }
 
+fn a_completion_queue_that_is_refused_costs_no_pair_that_is_up() {
+    // Two pairs fill a completion queue, and rank 1 has both others on another node.
+    run_with_pairs((3, 100), "max_cqe=256", |rt, fabric| {
+        make(rt, S0, 8192);
+        meet(rt);
+        if rt.rank() == Rank(1) {
+            [Q0, Q1].iter().for_each(|queue| until_by_device(rt, Rank(0), *queue));
+            let before = fabric.live(1);
+            // A smaller one is tried, too.
+            [1, 2].iter().for_each(|nth| fabric.refuse(1, "create_cq", *nth, libc::ENOMEM));
+            for _ in 0..20 {
+                assert!(!goes_by_device(rt, Rank(2), Q0), "without a completion queue");
+                [Q0, Q1].iter().for_each(|queue| assert!(goes_by_device(rt, Rank(0), *queue)));
+            }
+            let refused = fabric.live(1);
+            assert_eq!((refused.queues, refused.pairs), (before.queues, before.pairs));
+            // The room of a pair that has ended is for the one that found none.
+            fabric.fail(1, 0, 1, NO_ANSWER);
+            fails!(
+                rt.write(&eight(Rank(0)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT)),
+                Error::RequestFailed { queue: Q0, .. }
+            );
+            rt.queue_purge(Q0, LIMIT).expect("purge");
+            until_by_device(rt, Rank(2), Q0);
+            assert!(goes_by_device(rt, Rank(0), Q1));
+        }
+        meet(rt);
+    });
+}
+
 fn messages_leave_half_of_the_pairs_to_data() {
     // Rank 1 has both others on another node: a pair with each for data, and one for messages.
     run_with_budget((3, 3, MessageCarrier::Device), "", |rt, fabric| {
@@ -187,6 +217,7 @@ fn without_streams_a_request_above_the_budget_is_an_error() {
 tests! {
     VERBS_PAIRS:
         a_budget_of_none_leaves_everything_to_streams,
+        a_completion_queue_that_is_refused_costs_no_pair_that_is_up,
         a_device_without_pairs_leaves_lanes_to_streams,
         a_pair_that_is_given_back_goes_to_a_lane_that_found_none,
         a_pair_with_a_rank_that_left_is_given_back,

@@ -2,6 +2,7 @@
 //! changes while the rank runs.
 
 use super::budgets::until_by_device;
+use super::verbs::{LIMIT_OF_CHANGE, counted};
 use super::*;
 use crate::ranks::layouts::{self, Devices};
 use crate::ranks::{run_with_devices, run_with_prepared, run_without_messages};
@@ -263,38 +264,62 @@ fn a_rank_tells_which_ports_there_are_and_why_one_is_used() {
     });
 }
 
-/// Runs two ranks whose hosts have these addresses, each that of a device, in networks of 16 bits.
-fn run_on_networks([one, other]: [&'static [[u8; 4]]; 2], body: impl Fn(&Runtime, &Fabric) + Sync) {
-    let count = one.len() + other.len();
-    let nodes = Nodes::of_this_test();
-    let devices = layouts::devices(nodes, count as u32, "link_local=0,roce_v1=0");
-    let (fabric, library) = devices.expect("a layout with devices");
-    for (device, address) in one.iter().chain(other).enumerate() {
+/// What is asked of devices of hosts in several networks.
+#[derive(Clone, Copy)]
+struct Asked {
+    transport: Transport,
+    messages: MessageCarrier,
+    /// Devices between which there is no way.
+    cuts: &'static [(u32, u32)],
+    /// More options of the devices.
+    options: &'static str,
+}
+
+impl Asked {
+    /// Of this layout.
+    fn usual() -> Asked {
+        let transport = Nodes::of_this_test().transport_of_devices();
+        Asked { transport, messages: MessageCarrier::Tcp, cuts: &[], options: "" }
+    }
+}
+
+/// Runs ranks whose hosts have these addresses, each that of a device, in networks of 16 bits.
+fn run_on_networks(
+    hosts: &[&'static [[u8; 4]]],
+    asked: Asked,
+    body: impl Fn(&Runtime, &Fabric) + Sync,
+) {
+    let (nodes, size) = (Nodes::of_this_test(), hosts.len() as u32);
+    let count = hosts.iter().map(|own| own.len()).sum::<usize>() as u32;
+    let options = format!("link_local=0,roce_v1=0,{}", asked.options);
+    let (fabric, library) = layouts::mocked_devices(count, &options);
+    for (device, address) in hosts.iter().copied().flatten().enumerate() {
         let gid = Ipv4Addr::from(*address).to_ipv6_mapped().octets();
         fabric.gid(device as u32, 0, 2, Some(gid));
     }
+    asked.cuts.iter().for_each(|(one, other)| fabric.link(*one, *other, 0));
     let id = format!("networks-{}", fabric.number());
     ranks::scope(|scope| {
-        for (rank, own) in [one, other].into_iter().enumerate() {
+        for (rank, own) in hosts.iter().enumerate() {
             let (id, fabric, library, body) = (&id, &fabric, &library, &body);
             scope.spawn(move || {
                 nodes.enter();
                 fabric.use_all();
                 let with_bits = own.iter().map(|own| (IpAddr::from(*own), 16)).collect::<Vec<_>>();
                 let networks = Some(&*with_bits.leak());
-                let mut job = nodes.job(id, Rank(rank as u16), 2);
+                let mut job = nodes.job(id, Rank(rank as u16), size);
                 job = job.on_machine(TestMachine { networks, ..TestMachine::default() });
-                job.transport = nodes.transport_of_devices();
+                job.transport = asked.transport;
                 job.device.library = Some(library.clone());
-                job.device.messages = MessageCarrier::Tcp;
+                job.device.messages = asked.messages;
                 let joining = PendingInit::new(job, Config::default());
-                let rt = joining.expect("joining").wait(LIMIT).expect("both meet");
+                let rt = joining.expect("joining").wait(LIMIT).expect("all meet");
                 body(&rt, fabric);
                 let _ = rt.term(LIMIT);
             });
         }
     });
-    for device in 0..count as u32 {
+    for device in 0..count {
         assert_eq!(fabric.live(device), Live::default(), "objects that nobody has ended");
     }
 }
@@ -302,7 +327,7 @@ fn run_on_networks([one, other]: [&'static [[u8; 4]]; 2], body: impl Fn(&Runtime
 fn ranks_use_a_network_that_both_have() {
     // Each would take its first device, whose network is the lowest of its host.
     let hosts: [&[[u8; 4]]; 2] = [&[[10, 1, 0, 1], [10, 2, 0, 1]], &[[10, 0, 0, 1], [10, 2, 0, 2]]];
-    run_on_networks(hosts, |rt, fabric| {
+    run_on_networks(&hosts, Asked::usual(), |rt, fabric| {
         make(rt, S0, 8192);
         until_by_device(rt, Rank(1 - rt.rank().0), Q0);
         meet(rt);
@@ -312,7 +337,7 @@ fn ranks_use_a_network_that_both_have() {
     });
     // Where both have the same, it is the lowest one as before.
     let hosts: [&[[u8; 4]]; 2] = [&[[10, 1, 0, 1], [10, 2, 0, 1]], &[[10, 1, 0, 2], [10, 2, 0, 2]]];
-    run_on_networks(hosts, |rt, fabric| {
+    run_on_networks(&hosts, Asked::usual(), |rt, fabric| {
         make(rt, S0, 8192);
         until_by_device(rt, Rank(1 - rt.rank().0), Q0);
         meet(rt);
@@ -324,7 +349,7 @@ fn ranks_use_a_network_that_both_have() {
 
 fn ranks_without_a_network_in_common_are_told_of_both() {
     let hosts: [&[[u8; 4]]; 2] = [&[[10, 1, 0, 1], [10, 3, 0, 1]], &[[10, 2, 0, 1]]];
-    run_on_networks(hosts, |rt, fabric| {
+    run_on_networks(&hosts, Asked::usual(), |rt, fabric| {
         make(rt, S0, 8192);
         meet(rt);
         if rt.rank() == Rank(0) {
@@ -339,6 +364,91 @@ fn ranks_without_a_network_in_common_are_told_of_both() {
             fabric.link(0, 2, 1);
         }
         meet(rt);
+    });
+}
+
+/// Bytes that this rank has written by devices and by TCP.
+fn written(rt: &Runtime) -> [u64; 2] {
+    ["BytesWrittenVerbs", "BytesWrittenTcp"].map(|name| counted(rt, name))
+}
+
+/// Writes to a rank until that goes by a device, or until it goes by TCP.
+fn until_written(rt: &Runtime, peer: Rank, by_device: bool) {
+    within(LIMIT_OF_CHANGE, "the carrier", || {
+        loop {
+            let before = written(rt);
+            rt.write(&eight(peer), Q0, LIMIT).expect("posted");
+            rt.wait(Q0, LIMIT).expect("nothing is lost");
+            let grown = [0, 1].map(|carrier| written(rt)[carrier] - before[carrier]);
+            if grown == if by_device { [8, 0] } else { [0, 8] } {
+                break;
+            }
+        }
+    });
+}
+
+/// Each rank writes to all others, a thousand bytes in each round, which arrive.
+fn tell_all(rt: &Runtime, rounds: u64) {
+    let own = u64::from(rt.rank().0);
+    for round in 1..=rounds {
+        put_u64(rt, S0, 4096 + 1024 * own, 100 * round + own);
+        for rank in ranks::others(rt) {
+            let at = 4096 + 1024 * own;
+            let told = Transfer { local_offset: at, remote_offset: at, size: 1000, ..eight(rank) };
+            rt.write(&told, Q0, LIMIT).expect("posted");
+        }
+        rt.wait(Q0, LIMIT).expect("nothing is lost");
+        meet(rt);
+        for rank in all(rt).map(|rank| u64::from(rank.0)) {
+            assert_eq!(get_u64(rt, S0, 4096 + 1024 * rank), 100 * round + rank, "rank {rank}");
+        }
+        meet(rt);
+    }
+}
+
+fn a_rank_without_a_device_is_reached_by_tcp_and_others_by_devices() {
+    let nodes = Nodes::of_this_test();
+    let job = |id: &str, rank| {
+        let mut job = nodes.job(id, rank, 4);
+        if rank == Rank(3) {
+            job.device.library = Some("/nowhere".into());
+        }
+        job
+    };
+    ranks::run_jobs(4, &Config::default(), job, |rt| {
+        make(&rt, S0, 8192);
+        // Ranks 0 and 2 share a node, and so do 1 and 3.
+        let elsewhere: Vec<_> =
+            ranks::others(&rt).filter(|peer| (peer.0 ^ rt.rank().0) & 1 == 1).collect();
+        let has_device = |rank: Rank| rank != Rank(3);
+        let by_device = |peer| has_device(rt.rank()) && has_device(peer);
+        elsewhere.iter().for_each(|peer| until_written(&rt, *peer, by_device(*peer)));
+        meet(&rt);
+        let (before, rounds) = (written(&rt), 20);
+        tell_all(&rt, rounds);
+        let devices = elsewhere.iter().filter(|peer| by_device(**peer)).count() as u64;
+        let expected = [devices, 2 - devices].map(|peers| 1000 * rounds * peers);
+        assert_eq!([0, 1].map(|carrier| written(&rt)[carrier] - before[carrier]), expected);
+        meet(&rt);
+        let _ = rt.term(LIMIT);
+    });
+}
+
+fn data_of_ranks_without_a_common_network_goes_by_tcp() {
+    // No router is between the network of rank 2 and that of the others.
+    let hosts: [&[[u8; 4]]; 3] = [&[[10, 1, 0, 1]], &[[10, 1, 0, 2]], &[[10, 2, 0, 1]]];
+    let asked = Asked {
+        transport: Transport::Auto,
+        messages: MessageCarrier::Device,
+        cuts: &[(0, 2), (1, 2)],
+        options: "time_scale=2000",
+    };
+    run_on_networks(&hosts, asked, |rt, _| {
+        make(rt, S0, 8192);
+        for peer in ranks::others(rt) {
+            until_written(rt, peer, ![rt.rank(), peer].contains(&Rank(2)));
+        }
+        tell_all(rt, 20);
     });
 }
 
@@ -358,7 +468,10 @@ fn a_library_that_cannot_be_loaded_is_an_error_of_init() {
 tests! {
     BY_DEVICE:
         ranks_use_a_network_that_both_have;
+    VERBS_PAIRS:
+        a_rank_without_a_device_is_reached_by_tcp_and_others_by_devices;
     VERBS:
+        data_of_ranks_without_a_common_network_goes_by_tcp,
         a_library_that_cannot_be_loaded_is_an_error_of_init,
         ranks_without_a_network_in_common_are_told_of_both,
         a_device_without_room_for_what_each_rank_needs_is_an_error_of_init,

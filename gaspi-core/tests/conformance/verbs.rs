@@ -321,7 +321,7 @@ fn carried(rt: &Runtime) -> u64 {
     counted(rt, "NumberOfRequestsVerbs")
 }
 
-fn counted(rt: &Runtime, name: &str) -> u64 {
+pub(crate) fn counted(rt: &Runtime, name: &str) -> u64 {
     let named = |counter: &u32| Runtime::statistic_info(*counter).is_some_and(|it| it.name == name);
     let counter = (0..rt.statistic_num()).find(named).expect("it is counted");
     rt.statistic_get(counter, 0).expect("counter")

@@ -259,7 +259,8 @@ fn run_on<T: Send>(
                         fabric.use_all();
                         let name = format!("mock{}_{rank}", fabric.number());
                         job.transport = nodes.transport_of_devices();
-                        job.device.library = Some(library.clone());
+                        // A rank may have been given another one, or none.
+                        job.device.library.get_or_insert_with(|| library.clone());
                         job.device.devices = vec![name];
                     } else if let Some(name) = layouts::real_device(nodes) {
                         job.transport = nodes.transport_of_devices();
@@ -285,6 +286,8 @@ fn run_on<T: Send>(
         let live = (0..size).map(|device| fabric.live(device));
         let left = live.filter(|live| *live != Live::default()).count();
         assert_eq!(left, 0, "devices with objects that nobody has ended");
+        let relaxed: u64 = (0..size).map(|device| fabric.counter(device, "relaxed")).sum();
+        assert_eq!(relaxed, 0, "registrations with relaxed ordering");
     }
     drop(running);
     results

@@ -357,8 +357,8 @@ pub extern "C" fn mock_card_settle(fabric: u32) -> c_int {
 /// A counter of a device: write, write_imm, send, send_imm, read, compare_swap, fetch_add, inline,
 /// signaled, solicited, receives, completions, errors, events, posts (calls), polls (calls that
 /// looked), kept (calls that had to stay), not_ready (requests that found no receive), relaxed
-/// (regions with relaxed ordering), written (bytes); service_level, traffic_class, pkey_index (of
-/// the pair that was connected last).
+/// (registrations with relaxed ordering), written (bytes); service_level, traffic_class, pkey_index
+/// (of the pair that was connected last).
 /// `u64::MAX` if there is no such counter.
 ///
 /// # Safety

@@ -1,7 +1,6 @@
 //! One card: its port, its registered memory, what it took and has not placed yet, and what tests
 //! have planned for it.
 
-use super::codes::access;
 use super::memory::{self, Piece};
 use super::random::Random;
 use super::region::Regions;
@@ -266,9 +265,7 @@ impl Card {
         let Some(region) = self.regions.get(index) else { return false };
         let memory = region.memory;
         self.place_overlapping(memory, true);
-        if region_is_relaxed(self.regions.remove(index).map(|region| region.access)) {
-            self.counters.relaxed -= 1;
-        }
+        self.regions.remove(index);
         true
     }
 
@@ -283,10 +280,6 @@ impl Card {
 pub(crate) struct Arrival {
     pub(crate) pair: u32,
     pub(crate) answer: bool,
-}
-
-pub(crate) fn region_is_relaxed(rights: Option<u32>) -> bool {
-    rights.is_some_and(|rights| rights & access::RELAXED_ORDERING != 0)
 }
 
 /// The LID of a card.
