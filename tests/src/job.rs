@@ -18,6 +18,7 @@ use crate::Result;
 use crate::built::gaspi_run;
 use crate::hosts::{Host, Place};
 use crate::processes::{self, MARK, Pid, Process};
+use crate::seed::base_seed;
 use crate::shapes::NODES;
 
 /// Why a test failed.
@@ -105,8 +106,8 @@ impl Job {
         self
     }
 
-    /// Data between ranks goes by RDMA devices that tests/mock-card plays, one for each process. A
-    /// rank without one does not start.
+    /// Data between ranks goes by RDMA devices that tests/mock-card plays, one for each process, as
+    /// unkind as the standard allows, by GASPI_TEST_SEED. A rank without one does not start.
     ///
     /// # Errors
     /// When the mock card is not built.
@@ -122,12 +123,13 @@ impl Job {
     /// # Errors
     /// As for [`over_devices`](Job::over_devices).
     pub fn over_devices_in(mut self, folder: &Path) -> Result<Job> {
-        let mock = MockCard::load().map_err(Failed)?;
-        self.name = format!("{} over mocked devices", self.name);
+        let (mock, seed) = (MockCard::load().map_err(Failed)?, base_seed());
+        self.name = format!("{} over mocked devices, seed {seed}", self.name);
         self.command.env("GASPI_TRANSPORT", "verbs").env("GASPI_IBVERBS_LIB", mock.path());
         self.command.env("GASPI_MOCK_DIR", folder);
         // A process that does not run for a moment is not taken for one that does not answer.
-        self.command.env("GASPI_MOCK_OPTIONS", "time_scale=1");
+        self.command.env("GASPI_MOCK_OPTIONS", "time_scale=1,placement=1,shuffle=1");
+        self.command.env("GASPI_MOCK_SEED", seed.to_string());
         Ok(self)
     }
 
