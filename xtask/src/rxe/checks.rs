@@ -65,7 +65,7 @@ pub(super) const CHECKS: [Check; 15] = [
 ];
 
 /// The C programs of the tests that checks run, below the root of the checkout.
-pub(super) const PROGRAMS: [&str; 10] = [
+pub(super) const PROGRAMS: [&str; 11] = [
     "tests/c/atomics.c",
     "tests/c/groups.c",
     "tests/c/notifications.c",
@@ -74,6 +74,7 @@ pub(super) const PROGRAMS: [&str; 10] = [
     "tests/c/queues.c",
     "tests/c/segments.c",
     "tests/c/threads.c",
+    "tests/guests/carriers.c",
     "tests/guests/faults.c",
     "tests/guests/ring.c",
 ];
