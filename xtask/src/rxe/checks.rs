@@ -45,7 +45,7 @@ impl Check {
 }
 
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 15] = [
+pub(super) const CHECKS: [Check; 17] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
@@ -59,7 +59,9 @@ pub(super) const CHECKS: [Check; 15] = [
     check("two/verbs", 2, 180, include_str!("checks/two_verbs.sh")),
     check("two/kill", 2, 60, include_str!("checks/kill.sh")),
     check("two/cut", 2, 120, include_str!("checks/cut.sh")),
+    check("two/lossy_cut", 2, 120, include_str!("checks/lossy_cut.sh")),
     check("two/long_cut", 2, 60, include_str!("checks/long_cut.sh")),
+    check("two/long_lossy_cut", 2, 60, include_str!("checks/long_lossy_cut.sh")),
     // The last one: a guest is gone after it.
     check("two/off", 2, 120, include_str!("checks/off.sh")),
 ];

@@ -10,10 +10,11 @@ use crate::{Result, process, workspace};
 
 const INIT: &str = include_str!("guest/init.sh");
 
-/// Programs of the packages, in the guest at the same places but for `ip`: the shell of busybox
-/// prefers its own `ip` to what it finds in the search path.
-const PROGRAMS: [(&str, &str); 14] = [
+/// Programs of the packages, in the guest at the same places but for `ip` and `tc`: the shell of
+/// busybox prefers its own ones to what it finds in the search path.
+const PROGRAMS: [(&str, &str); 15] = [
     ("bin/ip", "usr/sbin/ip"),
+    ("sbin/tc", "usr/sbin/tc"),
     ("usr/bin/rdma", "bin/rdma"),
     ("usr/bin/ibv_devinfo", "bin/ibv_devinfo"),
     ("usr/bin/ibv_rc_pingpong", "bin/ibv_rc_pingpong"),

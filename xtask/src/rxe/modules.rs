@@ -10,12 +10,13 @@ use crate::{Result, workspace};
 
 /// What a guest uses. rdma_rxe needs crc32_generic without saying so: `rdma link add` fails with
 /// ENOENT, and the kernel says "failed to init crc32 algorithm".
-const WANTED: [&str; 9] = [
+const WANTED: [&str; 10] = [
     "virtio_pci",
     "virtio_net",
     "9pnet_virtio",
     "9p",
     "veth",
+    "sch_netem",
     "crc32_generic",
     "ib_uverbs",
     "rdma_ucm",

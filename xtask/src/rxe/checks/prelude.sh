@@ -5,7 +5,7 @@
 set -eu
 guest=${guest:-0} guests=${guests:-1} device=${device:-rxe0}
 release=${release:-/release} programs=${programs:-/programs}
-ip=/usr/sbin/ip
+ip=/usr/sbin/ip tc=/usr/sbin/tc
 # Emulation on a busy machine: a promised time may take so many times as long.
 slower=4
 export LD_LIBRARY_PATH="$release"
@@ -39,6 +39,49 @@ gid_index() {
 # Switches another guest off, as by pulling its plug.
 switch_off() {
     echo "off $1" | say
+}
+
+# Cuts this guest off from the other one: its link goes down, or its port stays up and all that it
+# sends is dropped.
+link_down() {
+    $ip link set eth0 down
+}
+link_up() {
+    $ip link set eth0 up
+}
+drop_all() {
+    $tc qdisc add dev eth0 root netem loss 100%
+}
+# Fails unless there was something to drop.
+drop_none() {
+    $tc -s qdisc show dev eth0
+    dropped=$($tc -s qdisc show dev eth0 | sed -n 's/.*dropped \([0-9]*\),.*/\1/p')
+    $tc qdisc del dev eth0 root
+    [ "$dropped" -gt 0 ] || fail "nothing was dropped"
+}
+
+# Runs a ring over both guests by verbs, and cuts guest 1 off by $1 until all its ranks have given up;
+# $2 ends that. Fails unless the ranks of guest 0 name what was lost.
+ring_until_lost() {
+    rm -f /tmp/started /tmp/stop
+    export GASPI_DEAD_AFTER=3 GASPI_TRANSPORT=verbs GASPI_IB_DEVICE="$device" RING_SURVIVES=2
+    if [ "$guest" = 0 ]; then
+        "$release/gaspi_run" --hosts guest0:2,guest1:2 "$programs/ring" /tmp/started /tmp/stop \
+            > /tmp/cut 2>&1 || true
+        cat /tmp/cut
+        survivors_name_lost /tmp/cut
+        return
+    fi
+    wait_for /tmp/started
+    $1
+    tries=0
+    while ps | grep -q "[p]rograms/ring"; do
+        tries=$((tries + 1))
+        [ $tries -lt $((300 * slower)) ] || fail "ranks of the side that was cut off do not end"
+        sleep 0.1
+    done
+    $2
+    echo "cut off until all had ended"
 }
 
 # Runs a program as server and client: both here, or the server on guest 0 and the client on
