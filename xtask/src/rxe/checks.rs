@@ -52,7 +52,7 @@ pub(super) const CHECKS: [Check; 17] = [
     check("one/verbs", 1, 180, include_str!("checks/verbs.sh")).outside(),
     check("one/conformance", 1, 300, include_str!("checks/conformance.sh")).outside(),
     check("one/faults", 1, 240, include_str!("checks/faults.sh")).outside(),
-    check("one/bench", 1, 300, include_str!("checks/bench.sh")).outside(),
+    check("one/bench", 1, 360, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),
     check("two/job", 2, 120, include_str!("checks/job.sh")),
