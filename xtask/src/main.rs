@@ -94,9 +94,10 @@ const TASKS: [Task; 11] = [
     },
     Task {
         name: "rxe",
-        arguments: "[--device CARD] [--list] [CHECK...]",
+        arguments: "[--device CARD] [--full] [--list] [CHECK...]",
         about: "verbs without a card: perftest and the release build in guests with soft-RoCE\n\
-                \x20     --device: the checks that can do so, with a card of this machine",
+                \x20     --device: the checks that can do so, with a card of this machine\n\
+                \x20     --full: also those of the full tier",
         run: rxe::run,
     },
     Task {

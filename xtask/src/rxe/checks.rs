@@ -21,18 +21,30 @@ pub(super) struct Check {
     pub(super) guests: usize,
     /// Whether it can also run on this machine, beside a real card.
     pub(super) outside: bool,
+    /// Whether it is of the full tier only.
+    pub(super) full_only: bool,
+    /// The test programs that it runs, each behind its package.
+    pub(super) tests: &'static [[&'static str; 2]],
     /// After so many seconds it hangs, on a machine with two cores.
     guard_s: u64,
     script: &'static str,
 }
 
 const fn check(name: &'static str, guests: usize, guard_s: u64, script: &'static str) -> Check {
-    Check { name, guests, outside: false, guard_s, script }
+    Check { name, guests, outside: false, full_only: false, tests: &[], guard_s, script }
 }
 
 impl Check {
     const fn outside(self) -> Check {
         Check { outside: true, ..self }
+    }
+
+    const fn of(self, tests: &'static [[&'static str; 2]]) -> Check {
+        Check { tests, ..self }
+    }
+
+    const fn only_in_full(self) -> Check {
+        Check { full_only: true, ..self }
     }
 
     fn text(&self) -> String {
@@ -44,13 +56,34 @@ impl Check {
     }
 }
 
+/// The program of the conformance suite.
+const CONFORMANCE: &[[&str; 2]] = &[["gaspi-core", "conformance"]];
+/// Those of the collective operations.
+const COLLECTIVES: &[[&str; 2]] = &[
+    ["gaspi-collectives", "operations"],
+    ["gaspi-collectives", "standard"],
+    ["gaspi-collectives", "stable"],
+    ["gaspi-collectives", "fusion"],
+    ["gaspi-collectives", "trouble"],
+];
+
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 17] = [
+pub(super) const CHECKS: [Check; 19] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
     check("one/verbs", 1, 180, include_str!("checks/verbs.sh")).outside(),
-    check("one/conformance", 1, 300, include_str!("checks/conformance.sh")).outside(),
+    check("one/conformance", 1, 300, include_str!("checks/conformance.sh"))
+        .outside()
+        .of(CONFORMANCE),
+    check("one/suite", 1, 2400, include_str!("checks/suite.sh"))
+        .outside()
+        .only_in_full()
+        .of(CONFORMANCE),
+    check("one/collectives", 1, 1800, include_str!("checks/collectives.sh"))
+        .outside()
+        .only_in_full()
+        .of(COLLECTIVES),
     check("one/faults", 1, 240, include_str!("checks/faults.sh")).outside(),
     check("one/bench", 1, 360, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),

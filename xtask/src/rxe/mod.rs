@@ -29,15 +29,16 @@ const BOOT_S: u64 = 90;
 const RUNS: &str = "rxe";
 /// What plays failures between the library and a device.
 const FAULTY_VERBS: &str = "gaspi-faulty-verbs";
-/// The program of the conformance suite, and the package that it belongs to.
-const CONFORMANCE: [&str; 2] = ["gaspi-core", "conformance"];
 /// A guest ends by itself after this, whatever becomes of xtask.
 const GUEST_S: u64 = 900;
+const GUEST_FULL_S: u64 = 5400;
 
 #[derive(Default)]
 struct Options {
     /// A card of this machine, instead of guests.
     device: Option<String>,
+    /// With checks of the full tier.
+    full: bool,
     /// Parts of the names of checks; empty for all.
     filters: Vec<String>,
 }
@@ -52,10 +53,13 @@ pub(crate) fn run(arguments: &[String]) -> Result<()> {
             }
             "--list" => {
                 for check in &CHECKS {
-                    println!("{}{}", check.name, if check.outside { "  (--device)" } else { "" });
+                    let outside = if check.outside { "  (--device)" } else { "" };
+                    let full = if check.full_only { "  (--full)" } else { "" };
+                    println!("{}{outside}{full}", check.name);
                 }
                 return Ok(());
             }
+            "--full" => options.full = true,
             "--" => options.filters.extend(rest.by_ref().cloned()),
             _ if argument.starts_with('-') => return Err(unknown(argument)),
             _ => options.filters.push(argument.clone()),
@@ -91,7 +95,8 @@ fn find_card(device: &str) -> Result<()> {
 
 /// The stage of `cargo xtask test`, after the release build.
 pub(crate) fn stage(context: &Context) -> Result<Count> {
-    run_checks(&Options { device: None, filters: context.filters.clone() })
+    let Context { full, filters, .. } = context;
+    run_checks(&Options { device: None, full: *full, filters: filters.clone() })
 }
 
 fn run_checks(options: &Options) -> Result<Count> {
@@ -122,7 +127,11 @@ fn remove_leftovers() -> Result<()> {
 fn run_in(options: &Options, directory: &Path) -> Result<Count> {
     let programs = directory.join(guest::PROGRAMS);
     compile(&programs)?;
-    let conformance = copy_test(CONFORMANCE, &programs)?;
+    let chosen = CHECKS.iter().filter(|check| is_chosen(check, options));
+    let mut tests: Vec<_> = chosen.flat_map(|check| check.tests).collect();
+    tests.dedup();
+    let copies = tests.into_iter().map(|test| copy_test(*test, &programs));
+    let tests = copies.collect::<Result<Vec<PathBuf>>>()?;
     let mut results = Results::default();
     if let Some(device) = &options.device {
         for check in CHECKS.iter().filter(|check| check.outside && is_chosen(check, options)) {
@@ -135,8 +144,9 @@ fn run_in(options: &Options, directory: &Path) -> Result<Count> {
         let initramfs = directory.join("initramfs");
         let names = build::tools().into_iter().chain(["libgaspi.so", "libgaspi_faulty_verbs.so"]);
         let mut others: Vec<PathBuf> = names.map(|name| workspace::release().join(name)).collect();
-        others.push(conformance);
+        others.extend(tests);
         initramfs::make(&packages, &others, &initramfs)?;
+        let guest_s = if options.full { GUEST_FULL_S } else { GUEST_S };
         for guests in [1, 2] {
             let of_kind = |check: &&Check| check.guests == guests;
             if !CHECKS.iter().filter(of_kind).any(|check| is_chosen(check, options)) {
@@ -147,7 +157,7 @@ fn run_in(options: &Options, directory: &Path) -> Result<Count> {
                 initramfs: &initramfs,
                 directory,
                 guests,
-                limit: Duration::from_secs(GUEST_S).mul_f64(checks::time_scale()),
+                limit: Duration::from_secs(guest_s).mul_f64(checks::time_scale()),
             };
             in_guests(&place, options, &mut results)?;
         }
@@ -196,7 +206,9 @@ fn in_guests(place: &Place, options: &Options, results: &mut Results) -> Result<
 }
 
 fn is_chosen(check: &Check, options: &Options) -> bool {
-    options.filters.is_empty() || options.filters.iter().any(|part| check.name.contains(part))
+    (options.full || !check.full_only)
+        && (options.filters.is_empty()
+            || options.filters.iter().any(|part| check.name.contains(part)))
 }
 
 fn show_consoles(guests: &[Guest]) {

@@ -113,6 +113,42 @@ client() {
     cat "/tmp/client.$$"
 }
 
+# Runs the tests of a program whose names begin so, over the device, without those that have one of
+# the words of $without in their names. Those that ask something of mocked devices end as ignored, and
+# sizes above 5 ranks are left out by the program: together they are more pairs than soft-RoCE carries
+# well.
+without="" failed="" passed=0
+tests() {
+    skips=
+    for word in $without; do skips="$skips --skip $word"; done
+    begin=$(date +%s)
+    # Unquoted: several words, or none.
+    GASPI_TEST_DEVICE="$device" GASPI_TEST_TIME_SCALE=$slower "$programs/$1" "$2" \
+        --test-threads 1 $skips > /tmp/tests 2>&1 || { cat /tmp/tests; failed="$failed $1:$2"; }
+    result=$(sed -n 's/^test result: //p' /tmp/tests)
+    echo "$1 $2 $result, $(($(date +%s) - begin)) s"
+    count=$(echo "$result" | sed -n 's/.* \([0-9]*\) passed.*/\1/p')
+    passed=$((passed + ${count:-0}))
+}
+
+# All that a program has for each of these layouts, chapter by chapter.
+all_chapters() {
+    program=$1
+    shift
+    for layout in "$@"; do
+        chapters=$("$programs/$program" --list |
+            sed -n "s|^\($layout/[a-z_]*::\).*|\1|p; s|^\($layout/[a-z_]*\): test\$|\1|p" | sort -u)
+        for chapter in $chapters; do
+            tests "$program" "$chapter"
+        done
+    done
+}
+
+no_test_failed() {
+    [ -z "$failed" ] || fail "tests of$failed"
+    [ "$passed" -gt 0 ] || fail "no test ran"
+}
+
 # Waits for a file that a program of the check makes.
 wait_for() {
     while [ ! -e "$1" ]; do sleep 0.1; done
