@@ -54,14 +54,38 @@ pub fn is_full() -> bool {
     std::env::var_os("GASPI_TEST_FULL").is_some()
 }
 
-/// Whether data is to go by devices that tests/mock-card plays: GASPI_TEST_NODES is `verbs`.
+/// How ranks are spread whose data goes by devices that tests/mock-card plays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceNodes {
+    /// Each rank is a node of its own.
+    Each,
+    /// Two and two share memory.
+    Pairs,
+}
+
+/// What GASPI_TEST_NODES says: `verbs` or `verbs-pairs`; none where data goes by no devices.
 ///
 /// # Errors
 /// When it has another value.
-pub fn is_over_devices() -> Result<bool> {
+pub fn device_nodes() -> Result<Option<DeviceNodes>> {
     match std::env::var("GASPI_TEST_NODES") {
-        Err(std::env::VarError::NotPresent) => Ok(false),
-        Ok(nodes) if nodes == "verbs" => Ok(true),
-        other => Err(Failed(format!("GASPI_TEST_NODES is {other:?}; it takes verbs"))),
+        Err(std::env::VarError::NotPresent) => Ok(None),
+        Ok(nodes) if nodes == "verbs" => Ok(Some(DeviceNodes::Each)),
+        Ok(nodes) if nodes == "verbs-pairs" => Ok(Some(DeviceNodes::Pairs)),
+        other => Err(Failed(format!("GASPI_TEST_NODES is {other:?}; it takes verbs, verbs-pairs"))),
+    }
+}
+
+/// Whether data is to go by such devices, for programs whose ranks cannot be spread otherwise than
+/// by GASPI_TRANSPORT.
+///
+/// # Errors
+/// When ranks are to be spread otherwise.
+pub fn is_over_devices() -> Result<bool> {
+    match device_nodes()? {
+        Some(DeviceNodes::Pairs) => {
+            Err(Failed("these programs take verbs only as GASPI_TEST_NODES".to_owned()))
+        }
+        nodes => Ok(nodes.is_some()),
     }
 }

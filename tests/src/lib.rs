@@ -18,7 +18,10 @@ mod seed;
 mod shapes;
 pub mod victims;
 
-pub use built::{build_directory, gaspi_run, is_full, is_over_devices, library_directory, root};
+pub use built::{
+    DeviceNodes, build_directory, device_nodes, gaspi_run, is_full, is_over_devices,
+    library_directory, root,
+};
 pub use compile::{Linkage, c_compiler, fortran, link, make, run_compiler};
 pub use job::{Failed, Job, Outcome, Running};
 pub use processes::{Pid, Process, monotonic_us};

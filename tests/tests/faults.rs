@@ -5,7 +5,8 @@
 //! collective operations of all kinds `src/bin/member.rs`, for stall warnings `src/bin/stalled.rs`,
 //! for a lost message `src/bin/untold.rs`, for whom errors name `src/bin/first.rs`, for pairs
 //! that are being made `src/bin/paired.rs`, and for one that leaves `src/bin/departing.rs`. With
-//! GASPI_TEST_NODES=verbs data goes by RDMA devices that tests/mock-card plays.
+//! GASPI_TEST_NODES=verbs data goes by RDMA devices that tests/mock-card plays, with `verbs-pairs`
+//! between nodes of two ranks.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -15,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{
-    Job, NODES, Outcome, Result, Running, Seed, Shape, base_seed, build_directory, is_full,
-    is_over_devices, run_trials,
+    DeviceNodes, Job, NODES, Outcome, Result, Running, Seed, Shape, base_seed, build_directory,
+    device_nodes, is_full, run_trials,
 };
 use libtest_mimic::{Arguments, Trial};
 use tempfile::{NamedTempFile, TempPath};
@@ -33,6 +34,8 @@ enum Links {
     Devices,
     /// Two and two by shared memory.
     Pairs,
+    /// The same, with such devices between.
+    DevicePairs,
     /// As many as it says on each of several nodes.
     Nodes(Shape),
 }
@@ -52,6 +55,9 @@ impl Links {
             Links::Transport(transport) => job.env("GASPI_TRANSPORT", transport),
             Links::Devices => job.over_devices()?,
             Links::Pairs => job.env(NODES, "pairs"),
+            Links::DevicePairs => {
+                job.over_devices()?.env("GASPI_TRANSPORT", "auto").env(NODES, "pairs")
+            }
             Links::Nodes(shape) => job.env(NODES, shape.nodes.to_string()),
         };
         Ok((job, ranks))
@@ -64,6 +70,7 @@ impl fmt::Display for Links {
             Links::Transport(transport) => f.write_str(transport),
             Links::Devices => f.write_str("verbs"),
             Links::Pairs => f.write_str("pairs"),
+            Links::DevicePairs => f.write_str("verbs-pairs"),
             Links::Nodes(shape) => write!(f, "{}-nodes", shape.nodes),
         }
     }
@@ -73,34 +80,41 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // One at a time: the times that are checked are those of a machine that is not overloaded.
     arguments.test_threads.get_or_insert(1);
-    run_trials(arguments, build_directory().and_then(|_| Ok(trials(is_over_devices()?))))
+    run_trials(arguments, build_directory().and_then(|_| Ok(trials(device_nodes()?))))
 }
 
 fn victim() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_victim"))
 }
 
-fn trials(over_devices: bool) -> Vec<Trial> {
+fn trials(devices: Option<DeviceNodes>) -> Vec<Trial> {
     let mut trials = Vec::new();
     let first = base_seed();
-    for links in if over_devices { &[Links::Devices][..] } else { &[SHM, TCP] } {
+    let (plain, mixed) = match devices {
+        None => (&[SHM, TCP][..], &[SHM, TCP, Links::Pairs][..]),
+        Some(DeviceNodes::Each) => (&[Links::Devices][..], &[Links::Devices][..]),
+        Some(DeviceNodes::Pairs) => (&[Links::DevicePairs][..], &[Links::DevicePairs][..]),
+    };
+    for links in plain {
         let seeds = if is_full() { 20 } else { 1 };
         for seed in first..first + seeds {
             trials.extend(suffers(*links, seed));
         }
         trials.extend((first..first + 5 * seeds).map(|seed| dies_in_init(*links, seed)));
     }
-    for links in if over_devices { &[Links::Devices][..] } else { &[SHM, TCP, Links::Pairs] } {
+    for links in mixed {
         let seeds = if is_full() { 40 } else { 3 };
         for seed in first..first + seeds {
             trials.extend(members_suffer(*links, seed, (seed - first).is_multiple_of(3)));
         }
     }
-    if over_devices {
-        trials.extend(while_a_pair_is_made(first));
-    } else {
-        trials.extend(of_one_kind(first));
-        trials.extend(over_nodes(first));
+    match devices {
+        Some(DeviceNodes::Each) => trials.extend(while_a_pair_is_made(first)),
+        Some(DeviceNodes::Pairs) => {}
+        None => {
+            trials.extend(of_one_kind(first));
+            trials.extend(over_nodes(first));
+        }
     }
     trials
 }

@@ -341,7 +341,7 @@ fn twin(context: &Context) -> Result<Count> {
     cargo_test(context, &mut cargo, &only_layout("twin/"), &[])
 }
 
-/// The same suite over devices as unkind as the standard allows; programs over plain ones.
+/// The same suite and programs over devices as unkind as the standard allows.
 fn verbs(context: &Context) -> Result<Count> {
     let mut count = Count::default();
     let suite = |messages: Option<&str>| {
@@ -372,7 +372,8 @@ fn verbs(context: &Context) -> Result<Count> {
             count = count + harness(context, name, &[nodes.clone(), by_tcp.clone()])?;
         }
     }
-    Ok(count)
+    let pairs = ("GASPI_TEST_NODES", "verbs-pairs".to_owned());
+    Ok(count + harness(context, "faults", &[pairs])?)
 }
 
 /// The decoders of what comes from outside, in a release build.
