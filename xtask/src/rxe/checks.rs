@@ -88,7 +88,7 @@ pub(super) const CHECKS: [Check; 19] = [
     check("one/bench", 1, 360, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),
-    check("two/job", 2, 120, include_str!("checks/job.sh")),
+    check("two/job", 2, 240, include_str!("checks/job.sh")),
     check("two/verbs", 2, 180, include_str!("checks/two_verbs.sh")),
     check("two/kill", 2, 60, include_str!("checks/kill.sh")),
     check("two/cut", 2, 120, include_str!("checks/cut.sh")),
