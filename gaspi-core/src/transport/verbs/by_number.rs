@@ -1,8 +1,20 @@
-//! Lanes by the numbers of their queue pairs: each completion is looked up.
+//! Lanes by the numbers of their queue pairs: each completion is looked up. The numbers of their
+//! work requests, which tell lanes apart too.
 
 use crate::ids::{QueueId, Rank};
 use crate::sync::{AtomicU64, Mutex, Ordering};
 use crate::transport::numbers::NumberMap;
+
+/// So many numbers of a lane are followed by those of another one: enough for 10 million requests
+/// in a second, for ten days. Behind that both have to be in their send queues at once to be taken
+/// for each other.
+const NUMBER_BITS: u32 = u64::BITS - u16::BITS - QUEUE_BITS;
+pub(super) const QUEUE_BITS: u32 = 5;
+
+/// The number of the first work request of a lane.
+pub(super) fn first_number(queue: QueueId, peer: Rank) -> u64 {
+    (u64::from(queue.0) << u16::BITS | u64::from(peer.0)) << NUMBER_BITS
+}
 
 /// A queue and a peer.
 type Of = (QueueId, Rank);

@@ -281,7 +281,8 @@ impl Verbs<'_> {
     ) -> (Result<(), Broken>, Batch) {
         incoming.messages += 1;
         let tcp = Tcp { table: self.stream, up: self.up };
-        let result = incoming.feed(tcp, connection, &bytes[STREAM_HEAD..]);
+        let feed = || incoming.feed(tcp, connection, &bytes[STREAM_HEAD..]);
+        let result = self.table.looks.handing_on.during(feed);
         (result, incoming.take_completed())
     }
 

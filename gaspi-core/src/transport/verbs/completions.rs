@@ -1,11 +1,28 @@
-//! Takes completions from a device's queues.
+//! Takes completions from a device's queues, and tells whose they are.
+//!
+//! A thread that has taken some may handle them after their pair is gone, whose number the device
+//! may have given to another lane. So work requests are numbered through all pairs of a lane, and
+//! no two lanes have the same numbers.
 
 use super::Verbs;
 use super::device::Device;
-use super::work::{BATCH, Completions};
+use super::events::LOOKS_AT_ALL;
+use super::lane::LaneState;
+use super::work::{BATCH, Completion, Completions};
+use crate::ids::Rank;
 use crate::sync::Ordering;
 use libibverbs_sys as sys;
 use std::ptr::NonNull;
+
+impl LaneState {
+    /// Whether a completion tells of what is under way. One of a pair that has been taken down
+    /// since it was taken off its queue does not, though its number may be that of the next one, or
+    /// that of another lane.
+    #[inline]
+    pub(super) fn is_told_by(&self, completion: &Completion) -> bool {
+        (self.direct.freed()..self.direct.next()).contains(&completion.id)
+    }
+}
 
 impl Device {
     /// Takes completions of sent requests, as many as there is room for.
@@ -43,5 +60,22 @@ impl Verbs<'_> {
         self.table.device.poll_sent(&mut completions);
         completions.iter().for_each(|completion| self.sent(&completion));
         completions.count() > 0
+    }
+
+    /// Handles what this rank's own device has told by now of its requests, ahead of what `peer`
+    /// tells. What another thread has taken off the queues is handled too when this returns.
+    pub(super) fn look_ahead_of(self, peer: Rank) {
+        if peer == self.up.ranks().me {
+            // It hears itself, perhaps in the middle of a look: it has said what it knows.
+            return;
+        }
+        let look_at_all = || (0..LOOKS_AT_ALL).all(|_| self.look_at_sent());
+        if self.table.looks.handing_on.is_by_this_thread() {
+            look_at_all();
+            return;
+        }
+        let receives = self.table.receives.lock();
+        look_at_all();
+        self.poll_with(receives);
     }
 }

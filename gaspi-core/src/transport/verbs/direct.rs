@@ -175,6 +175,12 @@ impl Direct {
         self.freed.load(PLAIN)
     }
 
+    /// Numbers work requests from here on; none has been posted.
+    pub(super) fn number_from(&self, first: u64) {
+        self.next.store(first, PLAIN);
+        self.set_freed(first);
+    }
+
     /// How many of the last ones may have no signalled one behind them.
     pub(super) fn unsignalled(&self) -> u64 {
         self.next() - self.all_signalled()

@@ -21,7 +21,7 @@ use std::os::fd::BorrowedFd;
 /// How often a thread that is about to rest looks, while something comes each time.
 const LOOKS_AT_REST: usize = 8;
 /// And one that handles all that has come. What comes meanwhile can wait: peers may never stop.
-const LOOKS_AT_ALL: usize = 128;
+pub(super) const LOOKS_AT_ALL: usize = 128;
 
 /// Whether a device can carry requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,6 +6,7 @@
 //! Invariant: each request is told of once: done, refused or lost with the pair.
 
 use super::atomics::{AtomicRequest, AtomicSent, RESULTS};
+use super::by_number::first_number;
 use super::byte_stream::StreamUser;
 use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::{Diversion, Diverted};
@@ -119,6 +120,7 @@ impl Lane {
     pub(super) fn new(queue: QueueId, peer: Rank) -> Lane {
         let (state, user, shown) = (LaneState::default(), StreamUser::default(), Shown::default());
         let direct = Arc::clone(&state.direct);
+        direct.number_from(first_number(queue, peer));
         let (route, state) = (Mutex::default(), Mutex::new(state));
         Lane { queue, peer, user, shown, direct, route, state }
     }

@@ -60,8 +60,7 @@ impl Verbs<'_> {
     /// Takes what has completed where the completions of a run come, unless another thread looks.
     /// It does not look at what has come from others.
     pub(crate) fn look_at(self, run: LoneRun<'_>) {
-        // No other thread takes pairs down behind completions meanwhile, nor gives their numbers to
-        // others.
+        // No other thread takes pairs down behind completions meanwhile.
         let Some(_receives) = self.table.receives.try_lock() else { return };
         let _handling = epoch::handling();
         let mut completions = Completions::none();
@@ -95,18 +94,12 @@ impl LaneState {
         self.pair.as_ref().is_some_and(|pair| pair.number() == number)
     }
 
-    /// Whether a completion tells of what is under way. One of a pair that has been taken down
-    /// since it was taken off its queue does not, though its number may be that of the next.
-    pub(super) fn is_told_by(&self, completion: &Completion) -> bool {
-        self.has_pair(completion.number) && completion.id >= self.direct.freed()
-    }
-
-    /// Whether a completion is of this pair and ends nothing that was noted; its places in the send
+    /// Whether a completion is of this lane and ends nothing that was noted; its places in the send
     /// queue can be used again then.
     fn frees(&self, completion: &Completion) -> bool {
-        let is_own = self.has_pair(completion.number);
         let ends_none = self.sent.front().is_none_or(|sent| sent.last > completion.id);
-        let frees = is_own && ends_none && matches!(completion.outcome, Outcome::Done);
+        let frees =
+            self.is_told_by(completion) && ends_none && matches!(completion.outcome, Outcome::Done);
         if frees {
             self.direct.set_freed(completion.id + 1);
         }

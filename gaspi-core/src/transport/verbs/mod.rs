@@ -51,6 +51,8 @@ mod sharing;
 mod shown;
 mod socket_looks;
 mod subnet;
+#[cfg(test)]
+pub(crate) mod told_tests;
 mod unfinished;
 mod vouching;
 mod work;
@@ -75,7 +77,7 @@ use events::{Arming, DeviceCondition, armed};
 use lane::{Lane, LaneState, Request};
 use queue_lanes::QueueLanes;
 use receives::Receives;
-use socket_looks::SocketLooks;
+use socket_looks::Looks;
 use std::collections::HashMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -118,6 +120,9 @@ const ATOMICS: QueueId = QueueId(CHANNELS.0 + 1);
 /// The lane of this rank with itself by which what its device has taken is made visible.
 const VISIBLE: QueueId = QueueId(ATOMICS.0 + 1);
 
+// Numbers of requests tell all lanes apart.
+const _: () = assert!(VISIBLE.0 < 1 << by_number::QUEUE_BITS);
+
 /// The lanes of a queue, by rank.
 type Lanes = Box<[OnceArc<Lane>]>;
 
@@ -143,8 +148,7 @@ pub(crate) struct DeviceTable {
     /// What threads find of the lanes of a queue without locks.
     of_queues: [OnceArc<QueueLanes>; QUEUE_MAX as usize],
     arming: Arming,
-    /// When the sockets are to be looked at, which is done by time.
-    socket_looks: SocketLooks,
+    looks: Looks,
     device: Device,
 }
 
@@ -175,7 +179,7 @@ impl DeviceTable {
             posted_receives,
             of_queues: [const { OnceArc::new() }; QUEUE_MAX as usize],
             arming: Arming::default(),
-            socket_looks: SocketLooks::default(),
+            looks: Looks::default(),
             device,
         })
     }
@@ -408,13 +412,13 @@ impl DeviceTable {
 
     /// Whether the sockets are to be looked at again.
     pub(crate) fn sockets_are_due(&self, now_ns: u64) -> bool {
-        self.socket_looks.are_due(now_ns)
+        self.looks.sockets.are_due(now_ns)
     }
 
     /// They were looked at, and there was something or not.
     pub(crate) fn note_socket_look(&self, began_ns: u64, ended_ns: u64, busy: bool) {
         let brings_news = busy || !self.device.carries_messages();
-        self.socket_looks.note(began_ns, ended_ns, brings_news);
+        self.looks.sockets.note(began_ns, ended_ns, brings_news);
     }
 }
 

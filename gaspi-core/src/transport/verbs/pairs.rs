@@ -32,10 +32,8 @@ impl Verbs<'_> {
             return;
         }
         if let Pairing::Ended { .. } | Pairing::Lost { .. } = pairing {
-            // This rank's own device may tell the reason, where the peer only knows of the end;
-            // also where a thread looks already, as this one may.
-            self.poll();
-            self.look_at_sent();
+            // This rank's own device may tell the reason, where the peer only knows of the end.
+            self.look_ahead_of(peer);
         }
         let lane = self.table.lane(queue, peer);
         let mut state = lane.lock();

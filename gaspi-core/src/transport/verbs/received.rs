@@ -67,7 +67,8 @@ impl Verbs<'_> {
     /// Carries out a message; what is to be done then, if it is one.
     fn handle(self, peer: Rank, bytes: &[u8]) -> Option<Action> {
         let frame = Frame::decode(bytes.get(PREFIX..)?)?;
-        Some(self.target().handle(peer, 0, &mut Served::default(), frame))
+        let (target, mut served) = (self.target(), Served::default());
+        Some(self.table.looks.handing_on.during(|| target.handle(peer, 0, &mut served, frame)))
     }
 }
 

@@ -197,21 +197,28 @@ fn completions_of_a_pair_that_is_gone_tell_nothing_of_the_next() {
     let table = open(&fabric, &mock, 0, 2);
     let (handles, memory) = (&table.device.handles, table.device.flush_memory());
     let end = || QueuePair::new(handles, memory, WriteEnd::Read, PairKind::Data).expect("an end");
-    let mut state = table.lane(Q0, Rank(1)).lock();
-    state.pair = Some(end());
-    state.direct.posted(true);
-    let of =
-        |number| Completion { id: 0, number, bytes: 0, immediate: None, outcome: Outcome::Done };
-    let number = |state: &LaneState| state.pair.as_ref().expect("an end").number();
-    let first = of(number(&state));
-    assert!(state.is_told_by(&first) && !state.is_told_by(&of(first.number + 1)));
+    let with_one_posted = |queue| {
+        let mut state = table.lane(QueueId(queue), Rank(1)).lock();
+        state.pair = Some(end());
+        state.direct.posted(true);
+        state
+    };
+    let of = |state: &LaneState| {
+        let (id, number) = (state.direct.next() - 1, state.pair.as_ref().expect("an end").number());
+        Completion { id, number, bytes: 0, immediate: None, outcome: Outcome::Done }
+    };
+    let mut state = with_one_posted(0);
+    let first = of(&state);
+    assert!(state.is_told_by(&first));
     state.note_failure("it was refused", Again::NotByTime);
     state.drop_pair();
     assert!(!state.has_failed() && !state.is_told_by(&first));
+    // Also where the device gives the next one of this lane, or of another one, the same number.
     state.pair = Some(end());
-    // Also where the device has given it the same number.
-    let next = of(number(&state));
-    assert!(!state.is_told_by(&first) && !state.is_told_by(&next));
+    let number = |state: &LaneState| Completion { number: of(state).number, ..first };
+    assert!(!state.is_told_by(&first) && !state.is_told_by(&number(&state)));
     state.direct.posted(true);
-    assert!(state.is_told_by(&Completion { id: 1, ..next }));
+    assert!(!state.is_told_by(&number(&state)) && state.is_told_by(&of(&state)));
+    let other = with_one_posted(1);
+    assert!(!other.is_told_by(&number(&other)) && other.is_told_by(&of(&other)));
 }

@@ -1,6 +1,8 @@
-//! How often a waiting thread looks at the sockets, while it looks at completions all the time.
+//! How often a waiting thread looks at the sockets, while it looks at completions all the time; and
+//! which thread is in the middle of a look.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::epoch::thread_key;
+use crate::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Between two looks at least, and where news comes by sockets.
 const LEAST_NS: u64 = 2_000;
@@ -9,6 +11,34 @@ const MOST_NS: u64 = 500_000;
 /// A look at completions is no system call, one at sockets is: they get one part in so many of the
 /// time of waiting.
 const PARTS: u64 = 16;
+
+/// Who looks, and at what.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    /// When the sockets are to be looked at, which is done by time.
+    pub(super) sockets: SocketLooks,
+    pub(super) handing_on: HandingOn,
+}
+
+/// Which thread hands on what the device has brought from others, with the lock of who looks.
+#[derive(Debug, Default)]
+pub(super) struct HandingOn(AtomicUsize);
+
+impl HandingOn {
+    /// The calling thread does, as long as this takes.
+    #[inline]
+    pub(super) fn during<T>(&self, handle: impl FnOnce() -> T) -> T {
+        // Relaxed: it is of meaning to this thread alone.
+        self.0.store(thread_key(), Ordering::Relaxed);
+        let handled = handle();
+        self.0.store(0, Ordering::Relaxed);
+        handled
+    }
+
+    pub(super) fn is_by_this_thread(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == thread_key()
+    }
+}
 
 /// When the sockets are to be looked at again.
 #[derive(Debug, Default)]
