@@ -21,7 +21,7 @@ use crate::transport::shm::area::liveness;
 use crate::transport::software_target::Stopped;
 use crate::transport::tcp::Tcp;
 use crate::transport::verbs::Verbs;
-use crate::transport::{Behind, CameByEnded, Carried, RequestFailure, Upcalls};
+use crate::transport::{Behind, CameByEnded, Carried, ConnectionLoss, RequestFailure, Upcalls};
 use crate::wire::message::{LastStep, Message, PairOffer, Pairing, Register, Stream};
 use std::os::fd::OwnedFd;
 
@@ -201,14 +201,19 @@ impl Upcalls for Inner {
         self.channels.note_break(peer);
     }
 
-    fn lost(&self, peer: Rank, answers: bool) {
-        if let Some(verbs) = self.endpoints.verbs(self) {
-            // Where it was in doubt before, that counts.
-            if answers { verbs.reset_lost(peer) } else { verbs.disconnect(peer) }
+    fn lost(&self, peer: Rank, loss: ConnectionLoss) {
+        match (self.endpoints.verbs(self), loss) {
+            // What was begun before it was in doubt counts.
+            (Some(verbs), ConnectionLoss::Broken) => verbs.reset_lost(peer),
+            // What the peer was to be told of them has not been said.
+            (Some(verbs), ConnectionLoss::NotMade { settles_pairs: true }) => {
+                verbs.disconnect(peer)
+            }
+            _ => {}
         }
         self.channels.lost(peer);
         self.ranks.wake_own();
-        if answers {
+        if loss == ConnectionLoss::Broken {
             self.send_again(peer);
         }
     }

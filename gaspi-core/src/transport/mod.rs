@@ -154,9 +154,9 @@ pub(crate) trait Upcalls: Send + Sync {
     /// from now on is no part of the loss.
     fn doubted(&self, peer: Rank);
 
-    /// What was under way to `peer` is lost, though it lives. Where it `answers`, what nobody
+    /// What was under way to `peer` is lost, though it lives. Where it answers, what nobody
     /// acknowledges is sent again.
-    fn lost(&self, peer: Rank, answers: bool);
+    fn lost(&self, peer: Rank, loss: ConnectionLoss);
 
     /// What nobody acknowledges may not have reached `peer`, which lives: it is sent again.
     fn send_again(&self, peer: Rank);
@@ -172,6 +172,15 @@ pub(crate) trait Upcalls: Send + Sync {
 
     /// `rank` leaves, which others are told from now on.
     fn leaves(&self, rank: Rank);
+}
+
+/// What is lost with a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ConnectionLoss {
+    /// It has broken, and the peer answers.
+    Broken,
+    /// It could not be made; whether pairs were to be settled on it.
+    NotMade { settles_pairs: bool },
 }
 
 /// What is known of messages that were to come by a pair.

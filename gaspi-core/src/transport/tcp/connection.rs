@@ -43,6 +43,8 @@ pub(crate) struct Connection {
     released: AtomicBool,
     /// It has been read to the end that the peer has made of it.
     read_out: AtomicBool,
+    /// Something that settles a pair of devices was to go by it.
+    settles_pairs: AtomicBool,
     /// How many connections with the peer this rank had lost before this one, and the peer.
     epoch: u64,
     epoch_of_peer: AtomicU64,
@@ -95,6 +97,7 @@ impl Connection {
             peer: AtomicU32::new(peer.into()),
             released: AtomicBool::new(false),
             read_out: AtomicBool::new(false),
+            settles_pairs: AtomicBool::new(false),
             epoch: 0,
             epoch_of_peer: AtomicU64::new(UNSAID),
             out: Mutex::default(),
@@ -148,6 +151,17 @@ impl Connection {
     /// Nothing follows what has been received.
     pub(crate) fn note_read_out(&self) {
         self.read_out.store(true, Ordering::Relaxed);
+    }
+
+    /// Something that settles a pair of devices is about to be handed to it.
+    pub(crate) fn note_pairing(&self) {
+        // Relaxed: the lock of what it has to send orders it.
+        self.settles_pairs.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether what settles pairs of devices was handed to it.
+    pub(crate) fn settles_pairs(&self) -> bool {
+        self.settles_pairs.load(Ordering::Relaxed)
     }
 
     /// How many connections with the peer this rank had lost before this one.

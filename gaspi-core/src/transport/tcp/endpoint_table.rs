@@ -9,7 +9,6 @@ use crate::ids::Rank;
 use crate::os::socket;
 use crate::policy::acknowledge::Flush;
 use crate::sync::Mutex;
-use crate::transport::Upcalls;
 use crate::transport::posted_receives::PostedReceives;
 use crate::transport::requests::PendingRequests;
 use crate::transport::shm::area::liveness;
@@ -22,6 +21,7 @@ use crate::transport::tcp::poll_sets::PollSets;
 use crate::transport::tcp::polling::Polling;
 use crate::transport::tcp::receive::Receiver;
 use crate::transport::tcp::send_queue::Outgoing;
+use crate::transport::{ConnectionLoss, Upcalls};
 use crate::wire::frame::Frame;
 use crate::wire::message::{GroupMessage, Message};
 use std::collections::HashSet;
@@ -161,7 +161,7 @@ impl EndpointTable {
         );
         self.suspected.lock().remove(&rank);
         self.connections.note_news();
-        up.lost(rank, true);
+        up.lost(rank, ConnectionLoss::Broken);
     }
 
     /// Forgets a connection; what was under way on it fails. Says whether puts were.

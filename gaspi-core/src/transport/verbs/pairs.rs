@@ -405,10 +405,8 @@ impl Verbs<'_> {
             }
             let awaits_answer = !matches!(pairing, Pairing::Lost { .. });
             let message = Outgoing::new(&Message::Pairing(pairing));
-            let sent = match lane.queue {
-                STREAM => self.stream.send_control(self.up, lane.peer, message),
-                _ => self.stream.send(self.up, lane.peer, message),
-            };
+            let beside = lane.queue == STREAM;
+            let sent = self.stream.send_pairing(self.up, lane.peer, message, beside);
             if let Err(error) = sent {
                 log::debug!("{} to {}: {error}", lane.queue, lane.peer);
                 if awaits_answer {

@@ -3,6 +3,7 @@
 use super::dials::{Again, Dial};
 use super::{AGAIN, ConnectPurpose, Connector, GRACE, TURNED_AWAY, is_keepalive};
 use crate::ids::Rank;
+use crate::transport::ConnectionLoss;
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::Connection;
@@ -85,14 +86,7 @@ impl Connector {
         connection: &Arc<Connection>,
         reason: String,
     ) {
-        let lives = || tcp.up.ranks().liveness(rank) == liveness::JOINED;
-        if lives() {
-            tcp.table.dialing.set_last_error(rank, reason.clone());
-        }
-        tcp.table.drop_connection(tcp.up, connection);
-        if lives() {
-            // What waited on it will not arrive, though nobody has died.
-            tcp.up.lost(rank, false);
+        if tcp.gives_up(rank, connection, &reason) {
             let failures = tcp.table.dialing.note_unsent(rank);
             let host = tcp.up.ranks().host_of(rank);
             let level = if failures == 1 { log::Level::Warn } else { log::Level::Debug };
@@ -109,5 +103,59 @@ impl Connector {
         if tcp.table.dialing.take_unsent(rank) && !leaves && !ranks.is_leaving(rank) {
             tcp.up.send_again(rank);
         }
+    }
+}
+
+impl Tcp<'_> {
+    /// A connection with `rank` that was to carry frames cannot be made; whether the rank lives
+    /// none the less.
+    fn gives_up(self, rank: Rank, connection: &Arc<Connection>, reason: &str) -> bool {
+        let lives = || self.up.ranks().liveness(rank) == liveness::JOINED;
+        if lives() {
+            self.table.dialing.set_last_error(rank, reason.to_owned());
+        }
+        self.table.drop_connection(self.up, connection);
+        let lives = lives();
+        if lives {
+            // What waited on it will not arrive, though nobody has died. Pairs of devices lose
+            // nothing by it but what was to settle them.
+            let settles_pairs = connection.settles_pairs();
+            self.up.lost(rank, ConnectionLoss::NotMade { settles_pairs });
+        }
+        lives
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::verbs::told_tests::{LIMIT, Q0, beside_mock, end, until, write};
+    use gaspi_mock_card::Options;
+
+    #[test]
+    fn a_dial_in_vain_costs_the_pairs_alone_that_it_was_to_settle() {
+        beside_mock(Options::kind(), |fabric, [one, other]| {
+            let (tcp, table) = (one.inner().tcp(), one.inner().endpoints.verbs(one.inner()));
+            let verbs = table.expect("a device");
+            write(&one);
+            one.wait(Q0, LIMIT).expect("done");
+            fabric.hold(0, 1);
+            write(&one);
+            let in_vain = |settles_pairs| {
+                let connection = tcp.table.connections.between_nodes(Rank(1));
+                if settles_pairs {
+                    connection.note_pairing();
+                }
+                assert!(tcp.gives_up(Rank(1), &connection, "no answer"), "it lives");
+                // Whoever looks next would take pairs down.
+                while verbs.poll_armed() {}
+            };
+            in_vain(false);
+            fabric.hold(0, 0);
+            one.wait(Q0, LIMIT).expect("nothing was lost");
+            in_vain(true);
+            until("the pair ends", || !verbs.table.reaches(Rank(1)));
+            end([one, other]);
+        });
     }
 }

@@ -14,15 +14,8 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 impl EndpointTable {
-    /// Sends a frame to `rank`.
-    pub(crate) fn send(&self, up: &dyn Upcalls, rank: Rank, item: Outgoing) -> Result<()> {
-        self.hand(up, rank, item, |connection, item| {
-            connection.send(&self.sets.data, item, || ()).map(|()| Posted::default())
-        })
-    }
-
-    /// The same of one that is encoded where it is handed over; `has_data` says that it has data of
-    /// the program.
+    /// Sends a frame to `rank`, which is encoded where it is handed over; `has_data` says that it
+    /// has data of the program.
     pub(crate) fn send_frame(
         &self,
         up: &dyn Upcalls,
@@ -35,10 +28,24 @@ impl EndpointTable {
         })
     }
 
-    /// Sends what settles how a connection is carried, which may not wait for that itself.
-    pub(crate) fn send_control(&self, up: &dyn Upcalls, rank: Rank, item: Outgoing) -> Result<()> {
+    /// Sends what settles a pair of devices. Where it settles how connections are carried, it goes
+    /// `beside` their bytes, since it may not wait for that itself.
+    pub(crate) fn send_pairing(
+        &self,
+        up: &dyn Upcalls,
+        rank: Rank,
+        item: Outgoing,
+        beside: bool,
+    ) -> Result<()> {
         self.hand(up, rank, item, |connection, item| {
-            connection.send_control(&self.sets.data, item).map(|()| Posted::default())
+            connection.note_pairing();
+            let data = &self.sets.data;
+            let sent = if beside {
+                connection.send_control(data, item)
+            } else {
+                connection.send(data, item, || ())
+            };
+            sent.map(|()| Posted::default())
         })
     }
 
