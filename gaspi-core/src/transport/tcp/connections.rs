@@ -317,7 +317,7 @@ impl Connections {
 impl Connections {
     /// A connection with `peer`, of another node, that has no socket yet. Where it is to be used
     /// for requests, with the lock on what is used.
-    pub(super) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
+    pub(crate) fn between_nodes(&self, peer: Rank) -> Arc<Connection> {
         let epoch = self.epochs.of(peer.index()).own.load(Ordering::Acquire);
         let withheld = Withheld::new(self.withheld.clone());
         Arc::new(Connection::between_nodes(self.token(), peer.0, epoch, &self.pipes, withheld))

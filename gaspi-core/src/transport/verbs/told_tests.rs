@@ -1,4 +1,5 @@
-//! What a peer tells of a pair, beside a thread that looks at what this rank's device has told.
+//! What a peer tells of a pair: beside a thread that looks at what this rank's device has told, and
+//! of attempts that have ended.
 
 use super::*;
 use crate::Transport;
@@ -6,11 +7,15 @@ use crate::bootstrap::Job;
 use crate::config::{Config, DeviceChoice, MessageCarrier};
 use crate::ids::{GroupId, SegmentId};
 use crate::one_sided::Transfer;
+use crate::os::socket::{self, Piece};
 use crate::runtime::{PendingInit, Runtime};
 use crate::segment::Init;
 use crate::timeout::Timeout;
+use crate::transport::tcp::receive::Incoming;
+use crate::wire::frame::{Frame, PREFIX};
 use crate::wire::message::Pairing;
 use gaspi_mock_card::{Fabric, MockCard, Options};
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -106,6 +111,39 @@ fn a_rank_tells_its_own_reason_though_another_thread_has_it_in_hand() {
         let reason = one.wait(Q0, LIMIT).expect_err("the write has failed").to_string();
         assert!(!reason.contains("the peer's word"), "{reason}");
         one.queue_purge(Q0, LIMIT).expect("purge");
+        end([one, other]);
+    });
+}
+
+/// It may come by a connection that was not there when the attempt has ended here.
+#[test]
+fn a_peer_that_switches_to_an_attempt_that_has_ended_hears_that_nothing_has_come() {
+    beside_mock(Options::kind(), |_, [one, other]| {
+        let (verbs, tcp) = (one.inner().endpoints.verbs(one.inner()), one.inner().tcp());
+        let verbs = verbs.expect("a device");
+        let attempt = {
+            let mut state = verbs.table.lane(STREAM, Rank(1)).lock();
+            drop((state.pairing.begin(), state.pairing.fail("it has ended")));
+            state.pairing.attempt()
+        };
+        let (own, peers) = socket::pair().expect("sockets");
+        let connection = tcp.table.connections.between_nodes(Rank(1));
+        connection.established(own);
+        let mut switch = Vec::new();
+        Frame::Switch { attempt, number: 7, continues: 0 }.append_to(&mut switch);
+        assert_eq!(Incoming::default().feed(tcp, &connection, &switch), Ok(()));
+        let mut said = [0; 256];
+        let piece = Piece { pointer: said.as_mut_ptr(), len: said.len() };
+        // SAFETY: the array is writable.
+        let len = unsafe { socket::receive_bytes(peers.as_fd(), piece) }.unwrap_or(0);
+        let (mut frames, mut left) = (Vec::new(), &said[..len]);
+        while let Some((prefix, behind)) = left.split_first_chunk::<PREFIX>() {
+            let (frame, behind) = behind.split_at(u32::from_le_bytes(*prefix) as usize);
+            frames.push(Frame::decode(frame).expect("a frame"));
+            left = behind;
+        }
+        let back = Frame::Back { attempt, number: 7, messages: 0 };
+        assert!(frames.contains(&back), "{frames:?}");
         end([one, other]);
     });
 }
