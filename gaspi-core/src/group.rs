@@ -94,12 +94,7 @@ impl CallState {
         self.committed = None;
     }
 
-    /// The incarnation of the present use.
-    fn incarnation(&self) -> Option<u32> {
-        self.committed.as_ref().map(|committed| incarnation(committed.step))
-    }
-
-    /// The same, if all of its members are known to have committed it.
+    /// The incarnation of the present use, if all of its members are known to have committed it.
     fn joined(&self) -> Option<u32> {
         let committed = self.committed.as_ref()?;
         let has_met = committed.step % (1 << STEP_BITS) > 0 && !committed.failed;

@@ -105,6 +105,11 @@ impl Board {
         &mut self.own[group.index()]
     }
 
+    /// The lowest incarnation of a use that this rank may commit.
+    pub(super) fn fresh(&self, group: GroupId) -> u32 {
+        self.own[group.index()].fresh
+    }
+
     /// A message that is due, for a thread that sends messages one after the other, unless another
     /// one does.
     pub(super) fn next_due(&mut self, group: GroupId, goes_on: bool) -> Option<Outbound> {

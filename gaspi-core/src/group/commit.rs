@@ -154,7 +154,10 @@ impl Inner {
         let deadline = timeout.deadline();
         self.note_joined(group, state);
         let route = || Leaders::route_of(&self.ranks, &ranks.as_slice().into(), me);
-        self.control.groups.board.lock().begin(group, &ranks, route);
+        let mut board = self.control.groups.board.lock();
+        self.ranks.area.take_part(group.index(), board.fresh(group));
+        board.begin(group, &ranks, route);
+        drop(board);
         self.note_last_commit(group);
         self.send_due(group, deadline);
         self.ranks.area.set_members(group.index(), &ranks);

@@ -42,9 +42,8 @@ impl Runtime {
         let mut state = inner.control.groups.claim(group)?;
         inner.note_joined(group, &state);
         inner.withdraw(group);
-        if let Some(incarnation) = state.incarnation() {
-            inner.ranks.area.give_up(group.index(), incarnation);
-        }
+        // Also where a commit was under way: others may have committed that use.
+        inner.ranks.area.give_up_all(group.index());
         state.retire();
         inner.control.groups.cell(group)?.incarnation.store(0, Ordering::Release);
         let mut members = inner.control.groups.members(group)?;

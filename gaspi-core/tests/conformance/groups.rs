@@ -285,6 +285,40 @@ fn a_member_that_left_ends_the_commit_and_stays_healthy() {
     });
 }
 
+/// Nor for one that has deleted it before it knew that the others had committed it.
+fn an_id_does_not_wait_for_a_rank_that_has_deleted_its_group_in_a_commit() {
+    let [begun, used, ready, over] = [3; 4].map(Barrier::new);
+    run(3, |rt| {
+        let me = rt.rank().0;
+        let group = group_of(rt, &[0, 1, 2]);
+        assert_eq!(group, G1);
+        if me == 2 {
+            fails!(rt.group_commit(group, Timeout::Test), Error::Timeout { .. });
+        }
+        begun.wait();
+        if me < 2 {
+            rt.group_commit(group, LIMIT).expect("commit");
+            // A step for which both have arrived, and which rank 2 could read.
+            let outcome = if me == 0 {
+                rt.barrier(group, LIMIT)
+            } else {
+                rt.segment_create(S0, 64, group, LIMIT, Init::Zeroed)
+            };
+            fails!(outcome, Error::Mismatch { .. });
+        }
+        used.wait();
+        rt.group_delete(group).expect("delete");
+        ready.wait();
+        if me < 2 {
+            let group = group_of(rt, &[0, 1]);
+            assert_eq!(group, G1);
+            within(AT_ONCE, "commit", || rt.group_commit(group, LIMIT)).expect("commit");
+            rt.barrier(group, LIMIT).expect("barrier");
+        }
+        over.wait();
+    });
+}
+
 /// One that waits in vain and gives the group up needs nothing of it any more.
 fn an_id_does_not_wait_for_a_rank_that_has_deleted_its_group() {
     let [arrived, ready, over] = [2, 3, 3].map(Barrier::new);
@@ -392,6 +426,7 @@ tests! {
         without_a_topology_the_group_of_all_does_not_exist,
         a_dead_member_ends_the_commit,
         an_id_does_not_wait_for_a_rank_that_has_deleted_its_group,
+        an_id_does_not_wait_for_a_rank_that_has_deleted_its_group_in_a_commit,
         an_id_does_not_wait_for_a_rank_of_a_group_with_a_death,
         a_member_that_left_ends_the_commit_and_stays_healthy,
         thousands_of_groups_come_and_go;

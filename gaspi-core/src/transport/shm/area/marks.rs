@@ -105,6 +105,21 @@ impl SharedArea {
         self.wake_watchers(mark);
     }
 
+    /// This rank takes part in no use of `group`'s id that there has been, nor in one that members
+    /// may commit with it, until it [commits](SharedArea::take_part) again.
+    pub(crate) fn give_up_all(&self, group: usize) {
+        self.give_up(group, u32::MAX);
+    }
+
+    /// This rank commits `group`, and may take part in uses of its id from this one on. To be
+    /// called before others can commit one with it.
+    pub(crate) fn take_part(&self, group: usize, incarnation: u32) {
+        let given_up = &self.mark(self.own, group).given_up;
+        // Relaxed: only this rank changes it; what the others need for a commit follows by Release.
+        let before = given_up.load(Ordering::Relaxed);
+        given_up.store(before.min(incarnation - 1), Ordering::Relaxed);
+    }
+
     /// Whether `rank` takes part in no more steps of this use of `group`'s id.
     pub(crate) fn has_given_up(&self, rank: Rank, group: usize, incarnation: u32) -> bool {
         self.mark(rank, group).given_up.load(Ordering::Acquire) >= incarnation
