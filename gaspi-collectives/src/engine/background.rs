@@ -251,9 +251,9 @@ impl Drop for Waiter<'_> {
 impl Drop for Engine {
     fn drop(&mut self) {
         let thread = self.background.lock().take();
-        if self.process != std::process::id() {
-            // A forked child: the thread is the parent's.
-            std::mem::forget(thread);
+        if self.shared.is_of_parent() {
+            // So is the thread; and one that drove operations may hold locks.
+            std::mem::forget((thread, Arc::clone(&self.shared)));
             return;
         }
         if let Some(thread) = thread {

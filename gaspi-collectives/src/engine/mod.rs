@@ -88,6 +88,18 @@ pub(crate) trait TellsEnds: fmt::Debug + Send + Sync {
     fn look_for_stalls(&self);
 }
 
+/// The process that has made something. A forked child has copies of what is its parent's: it has
+/// none of the threads, and no right to end anything that other ranks know of. Locks may be those
+/// of threads that it has not.
+#[derive(Debug)]
+struct MadeBy(u32);
+
+impl Default for MadeBy {
+    fn default() -> MadeBy {
+        MadeBy(std::process::id())
+    }
+}
+
 /// What the threads of a rank share; owned values keep it beyond the [`Engine`].
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
@@ -111,6 +123,7 @@ pub(crate) struct Shared {
     given_up: AllGivenUp,
     /// Executors with active operations.
     pub(crate) active: Arc<ActiveExecutors>,
+    made_by: MadeBy,
 }
 
 /// The collectives of one rank.
@@ -124,8 +137,6 @@ pub(crate) struct Engine {
     preferred: std::result::Result<Option<Algorithm>, String>,
     /// The value of GASPI_COLL_MODE.
     mode: std::result::Result<Option<Mode>, String>,
-    /// The process that made the thread: a forked child has none.
-    process: u32,
 }
 
 impl Extension for Engine {
@@ -147,7 +158,6 @@ impl Engine {
             standard_plans: Mutex::default(),
             preferred: named(ALGORITHM),
             mode: named(MODE),
-            process: std::process::id(),
         }
     }
 
@@ -294,6 +304,11 @@ impl Shared {
                 self.look_around_others(executor);
             }
         })
+    }
+
+    /// Whether this process is a forked child: what it has of the rank is its parent's.
+    pub(crate) fn is_of_parent(&self) -> bool {
+        self.made_by.0 != std::process::id()
     }
 
     /// Removes an executor on which no operation will be started any more.

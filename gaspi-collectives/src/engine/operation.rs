@@ -147,10 +147,11 @@ impl Operation {
     }
 
     /// Gives it up, unless it ends within a moment. Afterwards this rank touches its memory no
-    /// more, and no other member does, except as [`Completion::is_still_used`] says.
+    /// more, and no other member does, except as [`Completion::is_still_used`] says. In a forked
+    /// child it stays as it is.
     #[cold]
     pub(crate) fn give_up(&self, shared: &Shared) {
-        if !self.is_active() {
+        if !self.is_active() || shared.is_of_parent() {
             return;
         }
         let begin = Deadline::Never.at_most(FINISH_LIMIT);

@@ -112,7 +112,8 @@ impl Default for Options {
 /// Dropping it frees it. What is under way may still end by itself for a moment (100 ms), then it
 /// is given up, which is an error on the other ranks. The drop returns when no other rank can use
 /// the memory any more, or after 5 s, when the memory stays as it is. In a function that is told of
-/// ends it does not wait: the library's thread does all that behind it.
+/// ends it does not wait: the library's thread does all that behind it. In a forked child it does
+/// nothing: the fused buffer is the parent's.
 #[derive(Debug)]
 #[must_use = "dropping a fused buffer frees it"]
 pub struct Fusion<'r> {
@@ -124,7 +125,10 @@ pub struct Fusion<'r> {
 
 impl Drop for Fusion<'_> {
     fn drop(&mut self) {
-        if self.frees {
+        if self.frees && self.fused.shared.is_of_parent() {
+            // Nor does it drop what its parent's threads may have locked.
+            std::mem::forget(Arc::clone(&self.fused));
+        } else if self.frees {
             if epoch::is_in_callback() {
                 // It ends with the rank if there is no thread.
                 let _ = Engine::of(self.rt).start_background_thread();

@@ -41,7 +41,7 @@ impl<'b, T> Run<'b, T> {
     /// Gives the operation up if it has not ended. In a function of the program that may not wait
     /// its memory may be used until it is no longer active.
     fn give_up(&self) {
-        if epoch::is_in_callback() {
+        if epoch::is_in_callback() && !self.shared.is_of_parent() {
             self.operation.cancel_at_once();
         } else {
             self.operation.give_up(&self.shared);
@@ -57,7 +57,8 @@ impl<'b, T> Run<'b, T> {
     /// Whether the memory is this rank's again. If not at once, the operation is given up.
     fn has_memory(&self) -> bool {
         self.give_up();
-        let is_used = epoch::is_in_callback() && self.operation.is_active();
+        let may_be_active = || epoch::is_in_callback() || self.shared.is_of_parent();
+        let is_used = self.operation.is_active() && may_be_active();
         !is_used && !self.operation.is_still_used()
     }
 
@@ -78,6 +79,13 @@ impl<'b, T> Run<'b, T> {
 }
 
 impl<T> Run<'_, T> {
+    /// Leaves memory that the operation may use.
+    #[cold]
+    fn leak(&mut self) {
+        let Operands { send, receive } = &mut self.operands;
+        [send.as_mut(), Some(receive)].into_iter().flatten().for_each(Operand::leak);
+    }
+
     /// Leaves the operation, and what it owns, to the library's thread. What it borrows is borrowed
     /// for ever: no function that may not wait has anything else.
     #[cold]
@@ -92,16 +100,20 @@ impl<T> Run<'_, T> {
 
 impl<T> Drop for Run<'_, T> {
     fn drop(&mut self) {
+        let is_prepared = self.operation.is_prepared();
+        if (is_prepared || self.operation.is_active()) && self.shared.is_of_parent() {
+            std::mem::forget((Arc::clone(&self.shared), Arc::clone(&self.operation)));
+            return self.leak();
+        }
         if epoch::is_in_callback() && self.operation.is_active() {
             return self.end_later();
         }
         let has_memory = self.has_memory();
-        if self.operation.is_prepared() {
+        if is_prepared {
             self.shared.close(&self.operation.executor);
         }
         if !has_memory {
-            let Operands { send, receive } = &mut self.operands;
-            [send.as_mut(), Some(receive)].into_iter().flatten().for_each(Operand::leak);
+            self.leak();
         }
     }
 }
@@ -226,6 +238,8 @@ enum Held<'p, T> {
 /// In a function that is told of ends ([`Fusion::on_end`](crate::fusion::Fusion::on_end)) it does
 /// not wait: the library's thread ends the operation behind it, and frees owned memory. One of a
 /// [`Prepared`] fails at once there, and its memory is empty until it has ended.
+///
+/// In a forked child a drop does nothing: the operation is the parent's.
 ///
 /// A value that is leaked ([`std::mem::forget`]) frees nothing; a [`scope`] gives up its operations
 /// at its end, whatever became of their values.

@@ -9,6 +9,7 @@ mod devices;
 mod drawn;
 mod drops;
 mod ends;
+mod forked;
 mod freed;
 mod results;
 mod rounding;
@@ -33,6 +34,7 @@ fn main() -> std::process::ExitCode {
         drawn::tests(),
         drops::tests(),
         ends::tests(),
+        forked::tests(),
         freed::tests(),
         stall::tests(),
         trouble::tests(),
