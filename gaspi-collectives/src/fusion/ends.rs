@@ -5,9 +5,10 @@ use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, ThreadId};
 
 use gaspi_core::os::event::Wakeup;
-use gaspi_core::sync::{Condvar, Mutex};
+use gaspi_core::sync::{Condvar, Mutex, epoch};
 use gaspi_core::{Error, Result};
 
 /// A function that is told of the end of a bucket.
@@ -23,8 +24,9 @@ struct State {
     /// Who is told of ends, and the ends that it was not told of.
     function: Option<Arc<OnEnd>>,
     untold: VecDeque<(usize, Result<()>)>,
-    /// Threads that are just telling it.
-    telling: usize,
+    /// How often it was replaced, and threads that are in it, or in a former one: in which.
+    replaced: u64,
+    telling: Vec<(ThreadId, u64)>,
     descriptor: Option<Wakeup>,
 }
 
@@ -45,7 +47,7 @@ impl State {
 #[derive(Default)]
 pub(super) struct Ends {
     state: Mutex<State>,
-    /// Nobody is telling any more.
+    /// A thread has left a function.
     told: Condvar,
     has_untold: AtomicBool,
     has_failed: AtomicBool,
@@ -60,17 +62,49 @@ impl fmt::Debug for Ends {
 }
 
 /// A thread that is telling the function of an end. It ends well if the function panics too.
-struct Telling<'a>(&'a Ends);
+struct Telling<'a>(&'a Ends, ThreadId);
 
 impl Drop for Telling<'_> {
     fn drop(&mut self) {
-        let mut state = self.0.state.lock();
-        state.telling -= 1;
-        let is_last = state.telling == 0;
+        let Telling(ends, own) = *self;
+        let mut state = ends.state.lock();
+        let at = state.telling.iter().position(|(thread, _)| *thread == own);
+        let left = at.map(|at| state.telling.swap_remove(at).1);
+        let is_former = left.is_some_and(|left| left < state.replaced);
         drop(state);
-        if is_last {
-            self.0.told.notify_one();
+        if is_former {
+            ends.told.notify_all();
         }
+    }
+}
+
+/// Threads that are in a function of any fused buffer, and wait there until others have left one,
+/// in the order in which they came.
+static LEAVING: Mutex<Vec<ThreadId>> = Mutex::new(Vec::new());
+
+/// One of them. It does not wait for those that came before, so that no two wait for each other.
+struct Leaving {
+    own: ThreadId,
+    before: Vec<ThreadId>,
+}
+
+impl Leaving {
+    fn begin() -> Leaving {
+        let own = thread::current().id();
+        let mut leaving = LEAVING.lock();
+        let before = leaving.clone();
+        leaving.push(own);
+        Leaving { own, before }
+    }
+
+    fn waits_for(&self, thread: ThreadId) -> bool {
+        thread != self.own && !self.before.contains(&thread)
+    }
+}
+
+impl Drop for Leaving {
+    fn drop(&mut self) {
+        LEAVING.lock().retain(|thread| *thread != self.own);
     }
 }
 
@@ -149,23 +183,33 @@ impl Ends {
         Ok(state.descriptor.as_ref().map_or(-1, |made| made.as_fd().as_raw_fd()))
     }
 
-    /// Has a function told of each end from now on. The former one is not called any more when this
-    /// returns, unless this thread `is_told` itself.
-    pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>, is_told: bool) {
+    /// Has a function told of each end from now on. When this returns no thread is in a former one
+    /// but this thread, and those that it does not wait for, see [`Leaving`].
+    pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>) {
+        // Before it waits: those that come from now on do not wait for this one.
+        let leaving = epoch::is_in_callback().then(Leaving::begin);
+        let waits_for = |thread| leaving.as_ref().is_none_or(|leaving| leaving.waits_for(thread));
+        let former = self.replace_function(function);
+        let mut state = self.state.lock();
+        let now = state.replaced;
+        while state.telling.iter().any(|(thread, nth)| *nth < now && waits_for(*thread)) {
+            state = self.told.wait(state);
+        }
+        drop(state);
+        drop(former);
+    }
+
+    /// Does so and waits for nobody. Returns the former one, which the caller drops.
+    pub(super) fn replace_function(&self, function: Option<Arc<OnEnd>>) -> Option<Arc<OnEnd>> {
         let mut state = self.state.lock();
         let former = std::mem::replace(&mut state.function, function);
+        state.replaced += 1;
         if state.function.is_none() {
             state.untold.clear();
             // Relaxed: changed under the lock.
             self.has_untold.store(false, Ordering::Relaxed);
         }
-        while state.telling > 0 && !is_told {
-            state = self.told.wait(state);
-        }
-        drop(state);
-        // For the next thread that waits here.
-        self.told.notify_one();
-        drop(former);
+        former
     }
 
     /// Whether the function is to be told of an end.
@@ -184,9 +228,10 @@ impl Ends {
             let (Some((bucket, outcome)), Some(function)) = (next, state.function.clone()) else {
                 continue;
             };
-            state.telling += 1;
+            let (own, nth) = (thread::current().id(), state.replaced);
+            state.telling.push((own, nth));
             drop(state);
-            let telling = Telling(self);
+            let telling = Telling(self, own);
             function(bucket, outcome);
             drop(function);
             drop(telling);

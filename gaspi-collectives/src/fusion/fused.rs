@@ -340,7 +340,7 @@ impl Fused {
 
     /// Has a function told of ends, or none any more.
     pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>) {
-        self.ends.set_function(function, epoch::is_in_callback());
+        self.ends.set_function(function);
     }
 
     /// Whether the step has ended in which a tensor was submitted last.
@@ -455,9 +455,15 @@ impl Fused {
     /// Ends what is under way, and tells nobody. In a function of the program that may not wait it
     /// ends later.
     pub(super) fn close(self: &Arc<Fused>) {
-        self.set_function(None);
+        let is_in_callback = epoch::is_in_callback();
+        if is_in_callback {
+            // Nor does it wait for other threads that are in a function.
+            drop(self.ends.replace_function(None));
+        } else {
+            self.set_function(None);
+        }
         self.shared.active.begin_now(&self.turns, None);
-        if epoch::is_in_callback() {
+        if is_in_callback {
             let closing = Closing { fused: Arc::clone(self), cancelled: None };
             self.shared.end_later(Box::new(closing));
         } else {

@@ -299,8 +299,12 @@ impl<'r> Fusion<'r> {
     /// Has a function told of each bucket that ends, or fails, by whatever thread finds out, one of
     /// the library among them. It may submit, test and take results of what has ended. All else
     /// that may wait is [`Error::Unsupported`] there at once and begins nothing, unless its timeout
-    /// is [`Timeout::Test`]. Fused buffers and operations that are dropped there end behind it. A
-    /// former function is not called any more when this returns.
+    /// is [`Timeout::Test`]. Fused buffers and operations that are dropped there end behind it.
+    ///
+    /// A former function is not called any more when this returns, and no thread is in it. Called
+    /// from within a function that is told of ends, this does not wait for the calling thread, nor
+    /// for threads that have come here before, from within one too, and still wait: so of several
+    /// that do so at once one waits for the others, and none for ever.
     ///
     /// # Errors
     /// [`Error::System`]: the thread of the library cannot be started.

@@ -15,6 +15,7 @@ mod results;
 mod rounding;
 mod stall;
 mod sums;
+mod taken_away;
 mod trouble;
 mod turns;
 
@@ -27,6 +28,7 @@ fn main() -> std::process::ExitCode {
     stall::keep_warnings();
     ranks::run_tests([
         sums::tests(),
+        taken_away::tests(),
         results::tests(),
         rounding::tests(),
         deaths::tests(),

@@ -97,6 +97,11 @@ impl Condvar {
     pub fn notify_one(&self) {
         self.0.notify_one();
     }
+
+    /// Wakes all threads.
+    pub fn notify_all(&self) {
+        self.0.notify_all();
+    }
 }
 
 #[cfg(test)]
