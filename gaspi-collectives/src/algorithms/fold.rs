@@ -5,7 +5,8 @@
 //! active member stands for one or two members that are neighbours, and a range of active members
 //! for a range of members.
 
-use super::program::Team;
+use super::program::{Program, Team};
+use crate::steps::{Shape, Step};
 
 /// What a member of a team does in a folded algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +23,25 @@ pub(super) enum Part {
         /// The place of the member that it represents besides itself.
         folded: Option<u32>,
     },
+}
+
+/// The steps of a folded algorithm with a message without data, first of all, from each active
+/// member to the one that it stands for. That one hears otherwise of nothing but the result, and
+/// so not that others have begun.
+pub(crate) fn telling_of_begin(shape: &Shape, mut steps: Vec<Step>) -> Vec<Step> {
+    let (team, Some(program)) = (Team::all(shape), Program::new(shape)) else { return steps };
+    match Fold::new(&team).part(team.me) {
+        Part::Active { folded: Some(place), .. } => {
+            steps.insert(0, program.signal(team.member(place)));
+        }
+        Part::Active { .. } => {}
+        Part::Folded { by } => {
+            let result = steps.iter().position(|step| matches!(step, Step::Receive { .. }));
+            let result = result.unwrap_or(steps.len());
+            steps.insert(result, program.awaited(team.member(by)));
+        }
+    }
+    steps
 }
 
 /// A team folded to a power of two.

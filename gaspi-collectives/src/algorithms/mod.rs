@@ -16,7 +16,7 @@ mod chain;
 mod copy_in_copy_out;
 mod dissemination;
 mod double_tree;
-mod fold;
+pub(crate) mod fold;
 mod halving_doubling;
 mod hierarchical;
 mod inline;

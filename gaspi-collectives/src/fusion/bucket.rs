@@ -12,7 +12,7 @@ use crate::engine::Shared;
 use crate::exec::buffers::{Arithmetic, Buffers};
 use crate::exec::completion::{Completion, EndHook};
 use crate::exec::executor::{Driver, Executor};
-use crate::plan::Plan;
+use crate::plan::{Plan, TURN_BYTES_MIN};
 
 /// Tells a fused buffer of the end of one of its buckets.
 #[derive(Debug)]
@@ -39,8 +39,6 @@ pub(super) struct Bucket {
     pub(super) memory: BucketMemory,
 }
 
-/// Shorter buckets begin at once.
-const TURN_BYTES_MIN: u64 = 64 << 10;
 /// What may be under way for each member until the next bucket begins. Measured for two and four
 /// members.
 const WINDOW_BYTES: u64 = 512 << 10;

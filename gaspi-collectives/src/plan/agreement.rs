@@ -1,7 +1,8 @@
 //! Steps around those of an algorithm, so that a result is written only where all members agree.
 
+use super::TURN_BYTES_MIN;
 use super::extents::extents;
-use crate::algorithms::Algorithm;
+use crate::algorithms::{Algorithm, fold};
 use crate::collective::Collective;
 use crate::steps::{Shape, Step};
 
@@ -27,6 +28,8 @@ pub(super) struct AgreementGuard {
     pub(super) buffers_output: bool,
     /// The steps write the result only where their member has heard of all others.
     pub(super) by_steps: bool,
+    /// Each member hears by a message that another one has begun.
+    tells_of_begin: bool,
 }
 
 impl AgreementGuard {
@@ -54,11 +57,28 @@ impl AgreementGuard {
             && extents(collective, shape)
                 .iter()
                 .all(|[input, output]| input.max(output) <= &BUFFERED_OUTPUT_MAX);
-        AgreementGuard { meets_before: !small, meets_after, buffers_output: small, by_steps: false }
+        AgreementGuard {
+            meets_before: !small,
+            meets_after,
+            buffers_output: small,
+            ..AgreementGuard::default()
+        }
+    }
+
+    /// For members that have compared all their calls before, and that begin long ones in turns.
+    pub(super) fn among_agreed(shape: &Shape, algorithm: Algorithm) -> AgreementGuard {
+        use Algorithm::{HalvingDoubling, RecursiveDoubling};
+        let is_folded = matches!(algorithm, HalvingDoubling | RecursiveDoubling);
+        let tells_of_begin = is_folded && shape.bytes() >= TURN_BYTES_MIN;
+        AgreementGuard { tells_of_begin, ..AgreementGuard::default() }
     }
 
     /// The steps with the barriers before and after them.
     pub(super) fn around(self, shape: &Shape, steps: Vec<Step>) -> Vec<Step> {
+        let steps = match self.tells_of_begin {
+            true => fold::telling_of_begin(shape, steps),
+            false => steps,
+        };
         let meet = |wanted: bool| {
             let steps = || Algorithm::Dissemination.steps(Collective::Barrier, shape);
             wanted.then(steps).flatten().unwrap_or_default()

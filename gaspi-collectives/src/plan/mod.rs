@@ -20,6 +20,9 @@ use agreement::AgreementGuard;
 use extents::{before, extents};
 pub(crate) use zero_copy::ZeroCopy;
 
+/// Shorter buckets of fused buffers take no turns, and begin at once.
+pub(crate) const TURN_BYTES_MIN: u64 = 64 << 10;
+
 /// Steps that can be run again and again.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -99,7 +102,9 @@ impl PlanKey {
         shape: &Shape,
         preferred: Option<Algorithm>,
     ) -> Result<Arc<Plan>> {
-        self.plan_guarded(shape, preferred, |_, _, _, _| AgreementGuard::default())
+        self.plan_guarded(shape, preferred, |_, shape, algorithm, _| {
+            AgreementGuard::among_agreed(shape, algorithm)
+        })
     }
 
     fn plan_guarded(
@@ -227,3 +232,7 @@ fn apart_bytes(steps: &[Step]) -> u64 {
 #[cfg(test)]
 #[path = "stable_tests.rs"]
 mod stable_tests;
+
+#[cfg(test)]
+#[path = "begin_tests.rs"]
+mod begin_tests;

@@ -1,6 +1,7 @@
 //! Many long buckets at once, of which only some are under way: the others wait for their turn.
 
 use super::*;
+use gaspi_collectives::algorithms::Algorithm;
 use gaspi_collectives::fusion::handles as fused;
 use gaspi_core::sync::{Condvar, Mutex};
 use gaspi_core::{Config, Error, Rank, Result};
@@ -10,6 +11,7 @@ use std::time::Duration;
 /// Elements of a tensor, a bucket of its own. More of them than may be under way at once.
 const COUNT: usize = 70_000;
 const TENSORS: usize = 32;
+const FEW: usize = 12;
 /// How long a rank waits to be told of an end.
 const TOLD_LIMIT: Duration = Duration::from_secs(30);
 
@@ -97,6 +99,32 @@ fn buckets_in_any_order_are_tested() {
 
 fn buckets_in_any_order_are_told() {
     steps(3, Way::Told);
+}
+
+/// By algorithms that fold ranks which are no power of two.
+fn buckets_of_any_number_of_ranks_are_waited_for() {
+    for (ranks, algorithm) in [
+        (3, Algorithm::HalvingDoubling),
+        (5, Algorithm::RecursiveDoubling),
+        (6, Algorithm::HalvingDoubling),
+    ] {
+        ranks::run(ranks, |rt| {
+            let me = rt.rank().index();
+            let algorithm = Some(algorithm);
+            let options = Options { threshold: 0, algorithm, ..Options::default() };
+            let fusion = create(rt, &floats(&[COUNT; FEW]), &options);
+            let mut random = Random(me as u64 * 77 + 5);
+            for step in 0..4 {
+                for tensor in random.order(FEW) {
+                    submit(&fusion, tensor, &contribution(me, tensor, step, COUNT));
+                }
+                for tensor in random.order(FEW) {
+                    let found = wait(&fusion, tensor, COUNT);
+                    assert_eq!(found, sum(ranks as usize, tensor, step, COUNT));
+                }
+            }
+        });
+    }
 }
 
 /// Each rank has begun what the other one submits only behind the end of a bucket whose turn has
@@ -318,6 +346,7 @@ tests! {
     a_bucket_begins_behind_others_that_only_the_program_carries_on,
     a_function_is_told_of_what_waits_when_its_rank_leaves,
     buckets_in_any_order_are_waited_for,
+    buckets_of_any_number_of_ranks_are_waited_for,
     buckets_in_any_order_are_fetched,
     buckets_in_any_order_are_tested,
     buckets_in_any_order_are_told,
