@@ -3,8 +3,9 @@
 //! handed over.
 //!
 //! Ranks may hand them over in other orders. So one begins at once if another member has begun it,
-//! if a thread of the program waits for it, or if nothing has ended for [`PATIENCE`]: a program may
-//! hand over what those under way wait for only when it has seen the end of one that waits here.
+//! if a thread of the program waits for it, or if nothing has ended for [`PATIENCE`] that could
+//! make room for it: a program may hand over what those under way wait for only when it has seen
+//! the end of one that waits here.
 //! Threads that drive operations look for that; nobody else is told.
 
 use std::collections::VecDeque;
@@ -69,14 +70,24 @@ impl Turn {
     }
 }
 
+/// One that is under way.
+#[derive(Debug)]
+struct Begun {
+    turn: Turn,
+    /// Whether it began when its turn had come.
+    in_turn: bool,
+}
+
 #[derive(Debug)]
 struct State {
-    under_way: Vec<Turn>,
+    under_way: Vec<Begun>,
     waiting: VecDeque<Turn>,
     /// Where the next look goes on asking.
     asked: usize,
-    /// When the last one began, or was seen to have ended.
+    /// When the last one began in its turn, or was seen to have ended that had.
     moved: Instant,
+    /// The same of those that began otherwise, and whose that was.
+    moved_out_of_turn: Option<(Weak<dyn TakesTurns>, Instant)>,
 }
 
 /// The turns of a rank.
@@ -92,7 +103,8 @@ pub(crate) struct Turns {
 impl Default for Turns {
     fn default() -> Turns {
         let (under_way, waiting) = (Vec::new(), VecDeque::new());
-        let state = State { under_way, waiting, asked: 0, moved: Instant::now() };
+        let (moved, moved_out_of_turn) = (Instant::now(), None);
+        let state = State { under_way, waiting, asked: 0, moved, moved_out_of_turn };
         let (waiting, again) = (AtomicUsize::new(0), AtomicBool::new(false));
         Turns { waiting, state: Mutex::new(state), again }
     }
@@ -101,32 +113,53 @@ impl Default for Turns {
 impl State {
     /// Whether so few bytes are under way that this one may begin.
     fn has_room(&mut self, turn: &Turn) -> bool {
-        let before = self.under_way.len();
-        self.under_way.retain(|turn| !turn.has_ended());
-        if self.under_way.len() < before {
-            self.moved = Instant::now();
+        let ended: Vec<Begun> =
+            self.under_way.extract_if(.., |begun| begun.turn.has_ended()).collect();
+        for Begun { turn, in_turn } in &ended {
+            self.note_move(turn, *in_turn);
         }
-        self.under_way.iter().map(|turn| turn.bytes).sum::<u64>() < turn.window
+        self.under_way.iter().map(|begun| begun.turn.bytes).sum::<u64>() < turn.window
+    }
+
+    /// One has begun or ended.
+    fn note_move(&mut self, turn: &Turn, in_turn: bool) {
+        let now = Instant::now();
+        match in_turn {
+            true => self.moved = now,
+            false => self.moved_out_of_turn = Some((Weak::clone(&turn.of), now)),
+        }
+    }
+
+    /// Whether nothing has moved for long that puts this one off. What a program waits for of other
+    /// fused buffers may begin and end for ever, while what this one waits behind does not.
+    fn has_waited_long(&self, turn: &Turn) -> bool {
+        let is_own = |(of, _): &&(Weak<dyn TakesTurns>, Instant)| turn.is(of, None);
+        let own = self.moved_out_of_turn.as_ref().filter(is_own);
+        self.moved.elapsed() >= PATIENCE && own.is_none_or(|(_, at)| at.elapsed() >= PATIENCE)
     }
 
     /// Takes the next one that may begin.
     fn next(&mut self) -> Option<Turn> {
         let first = self.waiting.front()?.clone();
-        if self.has_room(&first) || self.moved.elapsed() >= PATIENCE {
-            return self.take(0);
+        if self.has_room(&first) || self.has_waited_long(&first) {
+            return self.take(0, true);
         }
         let (len, from) = (self.waiting.len(), self.asked);
         let mut asked = (from..from + ASKED.min(len)).map(|nth| nth % len);
         let due = asked.find(|nth| self.waiting[*nth].is_due());
         self.asked = (due.unwrap_or(from + ASKED)) % len;
-        self.take(due?)
+        self.take(due?, false)
     }
 
-    fn take(&mut self, nth: usize) -> Option<Turn> {
+    fn take(&mut self, nth: usize, in_turn: bool) -> Option<Turn> {
         let turn = self.waiting.remove(nth)?;
-        self.moved = Instant::now();
-        self.under_way.push(turn.clone());
+        self.begin(turn.clone(), in_turn);
         Some(turn)
+    }
+
+    fn begin(&mut self, turn: Turn, in_turn: bool) {
+        self.note_move(&turn, in_turn);
+        self.under_way.push(Begun { turn, in_turn });
     }
 }
 
@@ -137,8 +170,7 @@ impl Turns {
         // One that is handed over behind others waits like them.
         let begins = state.waiting.is_empty() && state.has_room(&turn);
         if begins {
-            state.moved = Instant::now();
-            state.under_way.push(turn);
+            state.begin(turn, true);
             return None;
         }
         state.waiting.push_back(turn);
@@ -192,7 +224,7 @@ impl Turns {
     pub(super) fn begin_now(&self, of: &Weak<dyn TakesTurns>, index: Option<usize>) -> bool {
         let mut state = self.state.lock();
         let nth = state.waiting.iter().position(|turn| turn.is(of, index));
-        let turn = nth.and_then(|nth| state.take(nth));
+        let turn = nth.and_then(|nth| state.take(nth, false));
         self.begin(&state, turn)
     }
 

@@ -137,6 +137,36 @@ fn one_begins_when_nothing_has_moved_for_long() {
     assert_eq!(begun(&played), [2]);
 }
 
+/// Has one of another fused buffer begin because it is waited for, and end.
+fn begin_and_end(turns: &Turns, other: &Arc<Played>, index: usize) {
+    let of: Weak<dyn TakesTurns> = Arc::downgrade(other) as Weak<dyn TakesTurns>;
+    turns.hand_over(turn(other, index, 60));
+    assert!(turns.begin_now(&of, Some(index)));
+    other.marks.lock().ended.push((index, 1));
+}
+
+#[test]
+fn what_others_wait_for_puts_nobody_off() {
+    let (turns, played) = handed_over(3);
+    let other = Arc::new(Played::default());
+    turns.state.lock().moved = Instant::now().checked_sub(PATIENCE).expect("a time before");
+    begin_and_end(&turns, &other, 0);
+    begin_and_end(&turns, &other, 1);
+    assert!(turns.begin_next(), "nothing that holds 2 back has moved for long");
+    assert_eq!(begun(&played), [2]);
+}
+
+#[test]
+fn what_begins_out_of_turn_puts_off_those_of_its_own() {
+    let (turns, played) = handed_over(4);
+    turns.state.lock().moved = Instant::now().checked_sub(PATIENCE).expect("a time before");
+    let of: Weak<dyn TakesTurns> = Arc::downgrade(&played) as Weak<dyn TakesTurns>;
+    assert!(turns.begin_now(&of, Some(3)));
+    let moves = Instant::now();
+    let begins = turns.begin_next();
+    assert!(!begins || moves.elapsed() >= PATIENCE, "3 has just begun");
+}
+
 #[test]
 fn one_that_is_waited_for_begins_at_once_and_so_do_all_of_one_that_is_freed() {
     let (turns, played) = handed_over(5);
