@@ -11,6 +11,7 @@ mod drops;
 mod ends;
 mod forked;
 mod freed;
+mod library_thread;
 mod results;
 mod rounding;
 mod stall;
@@ -38,6 +39,7 @@ fn main() -> std::process::ExitCode {
         ends::tests(),
         forked::tests(),
         freed::tests(),
+        library_thread::tests(),
         stall::tests(),
         trouble::tests(),
         turns::tests(),

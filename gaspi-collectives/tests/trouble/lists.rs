@@ -1,7 +1,7 @@
 //! Broadcasts of lists: any pieces, and when something is wrong.
 
 use super::{ALL, Dice, Memory, call, group_of, ranks, sum_of_all};
-use gaspi_collectives::algorithms::Collective;
+use gaspi_collectives::algorithms::{Algorithm, Collective};
 use gaspi_collectives::{
     BroadcastList, DataType, Piece, run_broadcast_list, start_broadcast_list_raw,
 };
@@ -198,7 +198,33 @@ fn a_death_ends_a_list() {
     });
 }
 
+/// The first broadcast of the list fits into lines, the second one does not.
+fn a_list_fails_of_which_a_part_cannot_be_started() {
+    ranks::run(2, |rt| {
+        let root = Rank(0);
+        sum_of_all(rt, ALL, 1);
+        for round in 0..3 {
+            let mut pieces = Pieces::new(rt, &[3, 100_000], root, round);
+            let mut list = pieces.list(root);
+            (list.algorithm, list.background) = (Some(Algorithm::Inline), round == 2);
+            let outcome = if round == 0 {
+                run(rt, &list, LIMIT)
+            } else {
+                // SAFETY: the pieces live until it has ended.
+                let started = unsafe { start_broadcast_list_raw(rt, ALL, &list, LIMIT) };
+                started.expect("its first part is started").wait(LIMIT).map(drop)
+            };
+            let error = outcome.expect_err("a part is missing");
+            assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+            // It has ended: what comes behind it goes on.
+            sum_of_all(rt, ALL, 3);
+        }
+    });
+}
+
 tests! {
+    SHM:
+        a_list_fails_of_which_a_part_cannot_be_started;
     DEVICES:
         all_pieces_come_to_all,
         a_list_that_timed_out_goes_on_with_the_same_call,

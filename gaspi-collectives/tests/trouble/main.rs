@@ -19,6 +19,7 @@ mod mismatch;
 mod owned;
 mod reducers;
 mod repeated;
+mod woken;
 
 use std::time::{Duration, Instant};
 
@@ -43,6 +44,7 @@ fn main() -> std::process::ExitCode {
         owned::tests(),
         reducers::tests(),
         repeated::tests(),
+        woken::tests(),
     ])
 }
 
