@@ -146,6 +146,7 @@ def _first_class(keras: Any, batches: bool) -> type:
 
         def on_train_begin(self, logs=None):
             self._training = True
+            self.hooks.trained_epochs.reset()
 
         def on_epoch_begin(self, epoch, logs=None):
             self.values.training = None
@@ -156,12 +157,20 @@ def _first_class(keras: Any, batches: bool) -> type:
                 self.hooks.end_steps(self.model)
                 self.values.training = metrics.global_results(self.model)
 
+        def _end_steps(self) -> None:
+            """Behind the last step of an epoch, where Keras 3 tells the data of its end."""
+            if self.hooks.keras3:
+                self.hooks.trained_epochs.end(self.model.stop_training)
+            self._reduce_training()
+
         def on_test_begin(self, logs=None):
             # Keras resets the metrics after this, and validation must find equal models.
             if self._training:
-                self._reduce_training()
+                self._end_steps()
+            self.hooks.evaluated_epochs.reset()
 
         def on_test_end(self, logs=None):
+            self.hooks.evaluated_epochs.end(getattr(self.model, "stop_evaluating", False))
             results = metrics.global_results(self.model)
             results.update(metrics.average_others(logs or {}, results))
             self.values.evaluation = results
@@ -170,7 +179,7 @@ def _first_class(keras: Any, batches: bool) -> type:
         def on_epoch_end(self, epoch, logs=None):
             logs = {} if logs is None else logs
             self.values.own = dict(logs)
-            self._reduce_training()
+            self._end_steps()
             own = {name: value for name, value in logs.items() if not name.startswith("val_")}
             self.values.training.update(metrics.average_others(own, self.values.training))
             _put(logs, self.values.training)
@@ -182,6 +191,7 @@ def _first_class(keras: Any, batches: bool) -> type:
             _put(logs, self.values.training or {})
 
         def on_predict_end(self, logs=None):
+            self.hooks.evaluated_epochs.end(getattr(self.model, "stop_predicting", False))
             self.values.predicted = True
 
     if not batches:
@@ -204,7 +214,9 @@ def _first_class(keras: Any, batches: bool) -> type:
 
 def _last_class(keras: Any) -> type:
     class Last(keras.callbacks.Callback):
-        """Stands last: agrees on stopping and compares the ranks."""
+        """Stands last: agrees on stopping and compares the ranks. Tells the data of the begin of
+        epochs, and with Keras 2 of the end.
+        """
 
         def __init__(self, hooks: Any, restored: Any) -> None:
             super().__init__()
@@ -216,8 +228,19 @@ def _last_class(keras: Any) -> type:
             if self.restored is not None:
                 self.restored(self.model)
 
+        def on_epoch_begin(self, epoch, logs=None):
+            self.hooks.trained_epochs.begin()
+
+        def on_test_begin(self, logs=None):
+            self.hooks.evaluated_epochs.begin()
+
+        def on_predict_begin(self, logs=None):
+            self.hooks.evaluated_epochs.begin()
+
         def on_epoch_end(self, epoch, logs=None):
             self.hooks.end_epoch(self.model)
+            if not self.hooks.keras3:
+                self.hooks.trained_epochs.end(self.model.stop_training)
 
     return Last
 

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import threading
 from typing import Any, Callable, Iterator, List, Optional
 
 import numpy as np
@@ -271,39 +270,24 @@ def _from_sequence(request: Request, sequence: Any) -> Source:
     shuffle = bool(request.shuffle) and length is not None
     order = random.Random(request.drawn) if shuffle else None
     endless = length is None or (request.steps is not None and request.procedure == "fit")
-    # Keras takes as many batches as there are and never asks for one more: an epoch of which all
-    # have been handed out ends when its iterator does, or when the next one begins.
-    handed_out, one_at_a_time = False, threading.Lock()
-
-    def end_epoch() -> None:
-        nonlocal handed_out
-        with one_at_a_time:
-            if handed_out:
-                handed_out = False
-                sequence.on_epoch_end()
 
     def items() -> Iterator[Any]:
-        nonlocal handed_out
-        end_epoch()
-        try:
-            while True:
-                # PyDataset has it, Sequence has not.
-                getattr(sequence, "on_epoch_begin", lambda: None)()
-                numbers = itertools.count() if length is None else list(range(length))
-                if order is not None:
-                    order.shuffle(numbers)
-                for at, number in enumerate(numbers, 1):
-                    item = _item(request, sequence[number])
-                    handed_out = at == length
-                    yield item
-                end_epoch()
-                if not endless:
-                    return
-        finally:
-            end_epoch()
+        while True:
+            numbers = itertools.count() if length is None else list(range(length))
+            if order is not None:
+                order.shuffle(numbers)
+            for number in numbers:
+                yield _item(request, sequence[number])
+            if not endless:
+                return
 
     first = [
         _item(request, sequence[number])
         for number in range(2 if length is None or length > 1 else 1)
     ]
-    return _streamed(request, first, items, None if endless else length)
+    source = _streamed(request, first, items, None if endless else length)
+    # Keras 2 does not tell of a begin.
+    if request.keras3:
+        source.begin_epoch = getattr(sequence, "on_epoch_begin", source.begin_epoch)
+    source.end_epoch = sequence.on_epoch_end
+    return source

@@ -60,7 +60,12 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     divides_validation = calls.boolean(
         "tnt_distribute_validation_dataset", call.take("tnt_distribute_validation_dataset", True)
     )
-    given = _validation(call, validation, batch_size, workers, divides_validation)
+    evaluated = _validation(call, validation, batch_size, workers, divides_validation)
+    given = None
+    if evaluated is not None and divides_validation:
+        given = evaluated.divided(call.validation_watch, "off", late=True)
+    elif evaluated is not None:
+        given = evaluated.undivided(data.Watch())
 
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
     own = dict(
@@ -106,13 +111,13 @@ def fit(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         call.kwargs["shuffle"] = False
     if given is not None:
         call.kwargs["validation_data"] = given
-    return _run_fit(call, base, listed, agreed, source)
+    return _run_fit(call, base, listed, agreed, Hooks(call, source, evaluated))
 
 
 def _validation(
     call: Call, validation: Any, batch_size: Optional[int], workers: int, distribute: bool
-) -> Any:
-    """The dataset that validation is handed; None without validation."""
+) -> Optional[Source]:
+    """The data of validation; None without it."""
     micro = calls.positive(
         "tnt_validation_micro_batch_size", call.take("tnt_validation_micro_batch_size")
     )
@@ -150,11 +155,11 @@ def _validation(
         log.logger().info(
             "tnt_distribute_validation_dataset=False: each rank evaluates its own data"
         )
-        return source.undivided(data.Watch())
+        return source
     if source.batch is not None:
         sources.check_first(request, source.batch)
     call.validation_watch = data.Watch(lambda batch: sources.check_first(request, batch))
-    return source.divided(call.validation_watch, "off", late=True)
+    return source
 
 
 def _common_steps(of_all: List[Dict[str, Any]], steps: Optional[int]) -> Optional[int]:
@@ -180,9 +185,8 @@ def _common_steps(of_all: List[Dict[str, Any]], steps: Optional[int]) -> Optiona
 
 
 def _run_fit(
-    call: Call, base: type, listed: List[Any], agreed: Dict[str, Any], source: Source
+    call: Call, base: type, listed: List[Any], agreed: Dict[str, Any], hooks: "Hooks"
 ) -> Any:
-    hooks = Hooks(call, source)
     restored = None
     if agreed["restores"] and ranks.get_size() > 1:
         restored = hooks.restored
@@ -204,11 +208,18 @@ def _run_fit(
 
 
 class Hooks:
-    """What the callbacks of a fit or an evaluate do together with the model."""
+    """What the callbacks of a call do together with the model and the data: those of a fit, and
+    those that are evaluated or predicted.
+    """
 
-    def __init__(self, call: Call, source: Optional[Source] = None) -> None:
+    def __init__(
+        self, call: Call, source: Optional[Source] = None, evaluated: Optional[Source] = None
+    ) -> None:
         self.call = call
         self.source = source
+        self.keras3 = call.keras3
+        self.trained_epochs = sources.Epochs(call.keras3, source)
+        self.evaluated_epochs = sources.Epochs(call.keras3, evaluated)
         self._described = source is None
 
     def end_steps(self, model: Any) -> None:
@@ -313,7 +324,8 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     else:
         log.logger().info("tnt_distribute_dataset=False: each rank evaluates its own data")
         call.kwargs["x"] = source.undivided(call.watch)
-    arrangement = callback_lists.Arrangement(call.keras, listed, {}, Hooks(call))
+    hooks = Hooks(call, None, source)
+    arrangement = callback_lists.Arrangement(call.keras, listed, {}, hooks)
     call.kwargs["callbacks"] = arrangement.list
     as_dict = call.kwargs.pop("return_dict", False)
     call.verbosity()
@@ -392,7 +404,7 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     dataset = dataset.map(
         tf.autograph.experimental.do_not_convert(lambda part, share: sources.as_element(part))
     )
-    outputs = _run_predict(call, base, dataset)
+    outputs = _run_predict(call, base, dataset, Hooks(call, None, source))
     if outputs is None and ranks.get_size() == 1:
         raise ValueError("the data of predict are empty; give at least one batch")
     if not call.distribute:
@@ -400,12 +412,12 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     return gathering.gathered(call, outputs, sliced, gather)
 
 
-def _run_predict(call: Call, base: type, dataset: tf.data.Dataset) -> Any:
+def _run_predict(call: Call, base: type, dataset: tf.data.Dataset, hooks: Hooks) -> Any:
     """This rank's outputs; None if it had no batch, of whose begin and end callbacks are told
     too.
     """
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
-    arrangement = callback_lists.Arrangement(call.keras, listed, {}, Hooks(call))
+    arrangement = callback_lists.Arrangement(call.keras, listed, {}, hooks)
     call.kwargs["callbacks"] = arrangement.list
     call.verbosity()
     try:

@@ -62,6 +62,9 @@ class Source:
         self.preview: Optional[Callable[[], "Source"]] = None
         # Steps per epoch that Keras is told although the user gave none.
         self.keras_steps: Optional[int] = None
+        # What a PyDataset or Sequence is told.
+        self.begin_epoch: Callable[[], Any] = lambda: None
+        self.end_epoch: Callable[[], Any] = lambda: None
 
     def divided(self, watch: Watch, compare: str, late: bool = False) -> tf.data.Dataset:
         """The slices of this rank as `(element, share)`.
@@ -100,6 +103,35 @@ class Source:
     def element_spec(self) -> Any:
         """Specification of an element after the cut."""
         return self.divided(Watch(), "off").element_spec[0]
+
+
+class Epochs:
+    """Tells a PyDataset or Sequence of its epochs when plain Keras does. Keras itself has a dataset
+    in its place, so callbacks of ours call this.
+    """
+
+    def __init__(self, keras3: bool, source: Optional[Source]) -> None:
+        self._keras3 = keras3
+        self._source = source
+        self._begun = False
+
+    def reset(self) -> None:
+        """Before a fit and before each evaluation, where Keras 3 tells of an end."""
+        if self._source is not None and self._keras3:
+            self._source.end_epoch()
+
+    def begin(self) -> None:
+        """Before the first batch."""
+        if self._source is not None:
+            self._begun = True
+            self._source.begin_epoch()
+
+    def end(self, stopped: bool = False) -> None:
+        """Once behind the last batch; nobody is told where the loop was `stopped` before."""
+        if self._source is not None and self._begun:
+            self._begun = False
+            if not stopped:
+                self._source.end_epoch()
 
 
 def as_element(part: Any) -> Any:
