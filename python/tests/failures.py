@@ -207,6 +207,12 @@ class Failures(unittest.TestCase):
     def test_models_that_were_compiled_again_go_on(self) -> None:
         self.goes_on("compiled_again", 4)
 
+    def test_what_a_step_saves_is_there_before_its_line(self) -> None:
+        self.goes_on("what_a_step_saves_is_there_before_its_line", 2)
+
+    def test_steps_of_two_models_in_turn_go_on(self) -> None:
+        self.goes_on("steps_of_two_models_in_turn")
+
     def test_lost_master_has_a_successor(self) -> None:
         with tempfile.TemporaryDirectory() as folder:
             self.goes_on("lost_master " + folder)

@@ -3,20 +3,22 @@
 Within fit a step that fails because a rank was lost is mended inside Keras' loop, so callbacks
 notice nothing. For that, when ranks may be lost, (1) datasets yield whole batches, and the step
 cuts them by the ranks that there are; (2) a step first saves its batch, its metrics and the
-optimizer's counters; (3) no weight changes before all sums of the step have arrived, and the step
-ends only after all have changed, so a rank has either completed a step or, but for what was saved,
-changed nothing. Steps that save nothing raise RankFailure: those of `train_on_batch`, and of data
-that each rank feeds itself.
+optimizer's counters, before its control line starts; (3) no weight changes before all sums of the
+step have arrived, and the step ends only after all have changed, so a rank has either completed a
+step or, but for what was saved, changed nothing. Steps that save nothing raise RankFailure: those
+of `train_on_batch`, and of data that each rank feeds itself.
 
 The ranks that are left make a new group. Those that are a step behind take weights and optimizer
-from one that has completed it. A rank that was in the step after that one runs it again.
+from one that has completed it. A rank that was in the step after that one runs it again, also where
+that is a step of another model: ranks count the steps of all models.
 
 Not covered: a rank that is lost between steps, in validation, or while saving ends the job as
 usual; the reported training metrics of the epoch lack the samples of the ranks that were lost.
 """
 
+import collections
 import weakref
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -142,11 +144,12 @@ class Kept:
             return False
         return _dtypes(self.specs) == _dtypes(specs)
 
-    def keep(self, flat: List[Any]) -> None:
-        """Keeps tensors; traced into a step."""
+    def keep(self, flat: List[Any]) -> List[Any]:
+        """Keeps tensors; traced into a step. What does so, None where it is done."""
         self.shapes = [_common(known, leaf.shape) for known, leaf in zip(self.shapes, flat)]
-        for variable, leaf in zip(self.variables, flat):
-            variable.assign(leaf, read_value=False)
+        return [
+            variable.assign(leaf, read_value=False) for variable, leaf in zip(self.variables, flat)
+        ]
 
     def read(self) -> Any:
         """The structure with the tensors that were kept last."""
@@ -164,8 +167,8 @@ class Saved:
         self._kept: List[Kept] = []
         self._last: Any = None
 
-    def save(self, structure: Any) -> None:
-        """Keeps the tensors of a structure; traced into a step."""
+    def save(self, structure: Any) -> List[Any]:
+        """Keeps the tensors of a structure; traced into a step. What does so, as in `keep`."""
         specs = tf.nest.map_structure(tf.type_spec_from_value, structure)
         flat = tf.nest.flatten(structure, expand_composites=True)
         if self._last is None:
@@ -174,8 +177,7 @@ class Saved:
         number = self._number_of(specs)
         if number == len(self._kept):
             self._kept.append(Kept(specs, flat))
-        self._kept[number].keep(flat)
-        self._last.assign(number, read_value=False)
+        return self._kept[number].keep(flat) + [self._last.assign(number, read_value=False)]
 
     def knows(self, specs: Any) -> bool:
         """Whether something like that was saved before, so no variable has to be made for it."""
@@ -203,6 +205,28 @@ def _common(left: tf.TensorShape, right: tf.TensorShape) -> tf.TensorShape:
 # ==== Around a step ====
 
 
+class _Steps:
+    """The steps of all models that save what they need: how many this rank has begun, and whose the
+    last two are.
+    """
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.last: Deque["Mending"] = collections.deque(maxlen=2)
+
+    def begin(self, whose: "Mending") -> None:
+        """One more."""
+        self.begun += 1
+        self.last.append(whose)
+
+    def ahead(self) -> bool:
+        """Whether a rank is in the step before that of this one; all ranks ask together."""
+        return self.begun > int(collectives.allgather(np.array([self.begun], np.int64)).min())
+
+
+_steps = _Steps()
+
+
 class Mending:
     """A model's train_function that goes on when a rank is lost."""
 
@@ -214,10 +238,13 @@ class Mending:
         self._translate = translate
 
     def __call__(self, iterator: Any) -> Any:
+        saves = _saves(iterator)
+        if saves:
+            _steps.begin(self)
         try:
             return self._function(iterator)
         except tf.errors.OpError as error:
-            if not _saves(iterator):
+            if not saves:
                 raise
             return self._mend(error)
 
@@ -231,9 +258,15 @@ class Mending:
             log.logger().warning("%s; going on without it", failure)
             regroup()
             state = state_of(self._model)
-            attempted, newest = self._synchronise(state)
-            if attempted == newest:
-                return metrics.results(self._model)
+            before = _steps.last[0] if _steps.ahead() else self
+            _restore(state)
+            if before is not self:
+                # This rank has completed the step of another model in which others are.
+                before._synchronise(state_of(before._model))
+            else:
+                attempted, newest = self._synchronise(state)
+                if attempted == newest:
+                    return metrics.results(self._model)
             try:
                 return self._repeat(state)
             except tf.errors.OpError as again:
@@ -245,9 +278,6 @@ class Mending:
         """
         from . import optimizers, weights
 
-        if state.counters:
-            for variable, value in zip(state.counters, state.saved_counters.last().read()):
-                variable.assign(value)
         reducer = optimizers.reducer_of(optimizers.hooked(self._model.optimizer))
         attempted, sums = int(state.attempted.numpy()), int(reducer.steps().numpy())
         # An optimizer may be newer than its model, so it has a count of its own.
@@ -268,6 +298,13 @@ class Mending:
 
         # Traced each time: the batch may have another structure, and ranks are lost rarely.
         return (again if model.run_eagerly else tf.function(again))()
+
+
+def _restore(state: Any) -> None:
+    """Gives the counters back that a step has saved."""
+    if state.counters:
+        for variable, value in zip(state.counters, state.saved_counters.last().read()):
+            variable.assign(value)
 
 
 def _saves(iterator: Any) -> bool:

@@ -1,7 +1,7 @@
 """A step of training or evaluation on the part of a batch that this rank takes."""
 
 import contextlib
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -32,9 +32,11 @@ def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[s
                 0, dtype=tf.int64, trainable=False, name="tarantella_sums_before"
             )
     reducer = optimizers.reducer_of(optimizers.hooked(model.optimizer))
-    state.attempted.assign(state.control.steps() + 1, read_value=False)
-    state.sums_before.assign(reducer.steps(), read_value=False)
-    state.saved.save((element, share))
+    saved = [
+        state.attempted.assign(state.control.steps() + 1, read_value=False),
+        state.sums_before.assign(reducer.steps(), read_value=False),
+    ]
+    saved += state.saved.save((element, share))
     if not state.counters:
         with tf.init_scope():
             optimizers.build(model.optimizer, model.trainable_variables)
@@ -46,13 +48,20 @@ def _train_late(model: Any, state: State, base: Any, element: Any, share: Dict[s
             if int(np.prod(tuple(variable.shape))) == 1
         ]
     if state.counters:
-        state.saved_counters.save([tf.convert_to_tensor(variable) for variable in state.counters])
+        saved += state.saved_counters.save(
+            [tf.convert_to_tensor(variable) for variable in state.counters]
+        )
     part, share = state.place.cut(element, share)
-    return _train_part(model, state, base, part, share)
+    return _train_part(model, state, base, part, share, saved)
 
 
 def _train_part(
-    model: Any, state: State, base: Any, element: Any, share: Optional[Dict[str, Any]]
+    model: Any,
+    state: State,
+    base: Any,
+    element: Any,
+    share: Optional[Dict[str, Any]],
+    saved: Sequence[Any] = (),
 ) -> Any:
     if share is None:
         with entered(Step(tf.constant(1.0 / ranks.get_size(), tf.float64))):
@@ -61,7 +70,9 @@ def _train_part(
         state.control = Control()
         state.control.wish(state.own_wish)
     _count_samples(model, state, share)
-    token = state.control.start(share)
+    # What repeats a step is there before anything of the step can fail.
+    with tf.control_dependencies([each for each in saved if each is not None]):
+        token = state.control.start(share)
     step = Step(None, share)
     step.started.append(token)
     with entered(step):

@@ -12,6 +12,8 @@ from typing import Any, Callable, Dict
 import cases
 from cases import close, dataset, keras, np, raises, same_bits, tf, tnt, with_weights
 from expect import logged
+from tarantella.keras import optimizers, regroup, step, weights
+from tarantella.keras.state import state_of
 
 CASES: Dict[str, Callable[[], None]] = {}
 _armed = False
@@ -216,6 +218,97 @@ def lost_master() -> None:
         assert sorted(os.listdir(folder)) == expected, os.listdir(folder)
         models[0].load_weights(path.format(epoch=3))
         close(models[1].get_weights(), models[0].get_weights(), 0)
+
+
+def ancestors(operation: Any) -> Any:
+    """All operations that are done before one."""
+    found, left = set(), [operation]
+    while left:
+        one = left.pop()
+        if one not in found:
+            found.add(one)
+            left += [each.op for each in one.inputs] + list(one.control_inputs)
+    return found
+
+
+@case
+def what_a_step_saves_is_there_before_its_line() -> None:
+    """Before the first operation of a step that may fail."""
+    tokens = []
+    start = step.Control.start
+
+    def noted(control: Any, share: Any) -> Any:
+        tokens.append(start(control, share))
+        return tokens[-1]
+
+    step.Control.start = noted
+    try:
+        models = pair(sgd)
+        both_fit(models)
+    finally:
+        step.Control.start = start
+    state, graph = state_of(models[1]), tokens[-1].graph
+    before = ancestors(tokens[-1].op)
+    saved = [state.attempted, state.sums_before]
+    for each in (state.saved, state.saved_counters):
+        saved += [each._last] + each.last().variables
+    for variable in saved:
+        inner = [inner for outer, inner in graph.captures if outer is variable.handle]
+        writes = [op for op in inner[0].consumers() if op.type == "AssignVariableOp"]
+        assert writes and before.issuperset(writes), variable
+
+
+class Rewound:
+    """What a rank has of a model before a step: taken back, it has not completed that one."""
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.reducer = optimizers.reducer_of(optimizers.hooked(model.optimizer))
+        self.variables = list(weights.synchronised(model))
+        self.variables += [each for metric in model.metrics for each in metric.variables]
+        self.values = [each.numpy() for each in self.variables]
+        self.steps = int(state_of(model).control.steps()), int(self.reducer.steps())
+
+    def rewind(self) -> None:
+        """Takes it back. It was the last step of this rank."""
+        for variable, value in zip(self.variables, self.values):
+            variable.assign(value)
+        state_of(self.model).control.set_steps(self.steps[0])
+        self.reducer.set_steps(self.steps[1])
+        regroup._steps.begun -= 1
+        regroup._steps.last.pop()
+
+
+@case
+def steps_of_two_models_in_turn() -> None:
+    """A rank is in a step of one model when one is lost, while another rank has not completed the
+    step of the other one.
+    """
+    pairs = [pair(sgd), pair(adam, 2)]
+    for models in pairs:
+        both_fit(models)
+    elements = [state_of(models[1]).saved.last().read() for models in pairs]
+
+    def one_step(number: int) -> None:
+        model = pairs[number][1]
+        model.train_function(iter(tf.data.Dataset.from_tensors(elements[number])))
+
+    for turn in range(3):
+        before = Rewound(pairs[0][1])
+        one_step(0)
+        if turn < 2:
+            one_step(1)
+    arm(-1)
+    if tnt.get_rank() == 1:
+        before.rewind()
+        one_step(0)
+    one_step(1)
+    go_on_with(cases.SIZE - 1)
+    for models, ((x, y), _) in zip(pairs, elements):
+        for _ in range(3):
+            models[0].train_on_batch(x, y)
+        equal(models)
+        both_fit(models)
 
 
 def main() -> None:
