@@ -387,6 +387,15 @@ impl Segment {
         }
     }
 
+    /// Bytes of the data with what is left of its last huge page, which can only be treated as a
+    /// whole.
+    pub(crate) fn whole_pages(&self) -> u64 {
+        match &self.data {
+            Data::Mapped { mapping, file: Some(_) } => mapping.len() as u64,
+            _ => self.size,
+        }
+    }
+
     /// First byte of the data.
     #[inline]
     pub(crate) fn pointer(&self) -> *mut u8 {

@@ -34,7 +34,7 @@ pub struct Card {
     pub host: Arc<str>,
     /// The cores that it may use, as a mask.
     pub cpus: Arc<[u64]>,
-    /// The IP networks of RoCE ports that it could use, with their bits, the best one first.
+    /// The networks of device ports that it could use, with their bits, the best one first.
     pub networks: Arc<[(IpAddr, u8)]>,
 }
 

@@ -175,7 +175,7 @@ impl<'a> CardView<'a> {
         })
     }
 
-    /// The IP networks of RoCE ports that it could use, with their bits, the best one first.
+    /// The networks of device ports that it could use, with their bits, the best one first.
     pub fn networks(self) -> impl Iterator<Item = (IpAddr, u8)> + use<'a> {
         let OfHost { addresses, listened, networks, .. } = self.of_host();
         let first = addresses + u32::from(listened);

@@ -34,7 +34,7 @@ fn wishes(job: &Job, config: &Config, nth: u32) -> Result<Wishes> {
     Ok(Wishes { choice, params, place, network, dead_after, interfaces, favoured })
 }
 
-/// The networks that RoCE ports of this rank could be used in, for ranks of other hosts.
+/// The networks that ports of this rank could be used in, for ranks of other hosts.
 pub(super) fn networks(
     job: &Job,
     config: &Config,

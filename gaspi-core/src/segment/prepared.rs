@@ -83,6 +83,19 @@ impl PreparedMemory {
         }
     }
 
+    /// Whether nothing has asked for it to be prepared yet.
+    pub(crate) fn is_untried(&self) -> bool {
+        matches!(*self.state.lock(), State::Untried)
+    }
+
+    /// Why the device does not know it, if it was asked.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        match &*self.state.lock() {
+            State::Refused(reason) => Some(reason.clone()),
+            _ => None,
+        }
+    }
+
     /// Whether a device knows it.
     pub(crate) fn is_known(&self) -> bool {
         self.key().is_some()
@@ -124,7 +137,9 @@ mod tests {
     fn a_refusal_is_kept() {
         let memory = PreparedMemory::default();
         let refusal = || "ulimit -l is 64 KiB".to_owned();
+        assert_eq!((memory.is_untried(), memory.refusal()), (true, None));
         assert_eq!(memory.prepare(|| Err(refusal())), Err(refusal()));
+        assert_eq!((memory.is_untried(), memory.refusal()), (false, Some(refusal())));
         assert_eq!(memory.prepare(|| prepared(&Arc::new(()))), Err(refusal()));
         assert_eq!(memory.local_key(), None);
     }

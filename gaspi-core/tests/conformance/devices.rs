@@ -289,7 +289,6 @@ fn run_on_networks(
     asked: Asked,
     body: impl Fn(&Runtime, &Fabric) + Sync,
 ) {
-    let (nodes, size) = (Nodes::of_this_test(), hosts.len() as u32);
     let count = hosts.iter().map(|own| own.len()).sum::<usize>() as u32;
     let options = format!("link_local=0,roce_v1=0,{}", asked.options);
     let (fabric, library) = layouts::mocked_devices(count, &options);
@@ -297,18 +296,52 @@ fn run_on_networks(
         let gid = Ipv4Addr::from(*address).to_ipv6_mapped().octets();
         fabric.gid(device as u32, 0, 2, Some(gid));
     }
+    let with_networks = |job: Job| {
+        let own = hosts[usize::from(job.rank.0)];
+        let with_bits = own.iter().map(|own| (IpAddr::from(*own), 16)).collect::<Vec<_>>();
+        let networks = Some(&*with_bits.leak());
+        job.on_machine(TestMachine { networks, ..TestMachine::default() })
+    };
+    run_on_hosts(((fabric, library), count), (hosts.len(), asked), with_networks, body);
+}
+
+/// Runs two ranks, each of a host of its own that has the ports of these subnets of InfiniBand.
+fn run_on_subnets([one, other]: [&'static [u8]; 2], body: impl Fn(&Runtime, &Fabric) + Sync) {
+    let count = (one.len() + other.len()) as u32;
+    let (fabric, library) = layouts::mocked_devices(count, "link_layer=1,grh_required=1");
+    for (device, subnet) in (0..).zip(one.iter().chain(other)) {
+        let gid = [0xfe, 0x80, 0, 0, 0, 0, 0, *subnet, 0, 0, 0, 0, 0, 0, 0, 1 + device as u8];
+        fabric.gid(device, 0, 0, Some(gid));
+    }
+    let number = fabric.number();
+    let with_devices = |mut job: Job| {
+        let first = if job.rank == Rank(0) { 0 } else { one.len() };
+        let own = [one, other][usize::from(job.rank.0)].len();
+        let names = (first..first + own).map(|device| format!("mock{number}_{device}"));
+        job.device.devices = names.collect();
+        job
+    };
+    run_on_hosts(((fabric, library), count), (2, Asked::usual()), with_devices, body);
+}
+
+/// Runs so many ranks, whose job is changed before they meet, with so many devices.
+fn run_on_hosts(
+    ((fabric, library), count): (Devices, u32),
+    (size, asked): (usize, Asked),
+    change: impl Fn(Job) -> Job + Sync,
+    body: impl Fn(&Runtime, &Fabric) + Sync,
+) {
+    let nodes = Nodes::of_this_test();
     asked.cuts.iter().for_each(|(one, other)| fabric.link(*one, *other, 0));
     let id = format!("networks-{}", fabric.number());
     ranks::scope(|scope| {
-        for (rank, own) in hosts.iter().enumerate() {
-            let (id, fabric, library, body) = (&id, &fabric, &library, &body);
+        for rank in (0..size).map(|rank| Rank(rank as u16)) {
+            let (id, fabric, library) = (&id, &fabric, &library);
+            let (change, body) = (&change, &body);
             scope.spawn(move || {
                 nodes.enter();
                 fabric.use_all();
-                let with_bits = own.iter().map(|own| (IpAddr::from(*own), 16)).collect::<Vec<_>>();
-                let networks = Some(&*with_bits.leak());
-                let mut job = nodes.job(id, Rank(rank as u16), size);
-                job = job.on_machine(TestMachine { networks, ..TestMachine::default() });
+                let mut job = change(nodes.job(id, rank, size as u32));
                 job.transport = asked.transport;
                 job.device.library = Some(library.clone());
                 job.device.messages = asked.messages;
@@ -343,6 +376,54 @@ fn ranks_use_a_network_that_both_have() {
         meet(rt);
         let pairs = [0, 1, 2, 3].map(|device| fabric.live(device).pairs > 0);
         assert_eq!(pairs, [true, false, true, false]);
+        meet(rt);
+    });
+}
+
+fn ranks_use_an_infiniband_subnet_that_both_have() {
+    // Each would take the lowest of its host.
+    run_on_subnets([&[2, 3], &[1, 3]], |rt, fabric| {
+        make(rt, S0, 8192);
+        until_by_device(rt, Rank(1 - rt.rank().0), Q0);
+        meet(rt);
+        let pairs = [0, 1, 2, 3].map(|device| fabric.live(device).pairs > 0);
+        assert_eq!(pairs, [false, true, false, true]);
+        meet(rt);
+    });
+}
+
+fn ranks_without_an_infiniband_subnet_in_common_are_told_of_both() {
+    run_on_subnets([&[2, 3], &[1, 4]], |rt, _| {
+        make(rt, S0, 8192);
+        meet(rt);
+        let peer = Rank(1 - rt.rank().0);
+        let written = rt.write(&eight(peer), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+        let reason = written.expect_err("there is no way").to_string();
+        let words = ["InfiniBand subnet", "fe80:0:0:1::/64", "fe80:0:0:2::/64", "GASPI_IB_DEVICE"];
+        let missing = words.iter().find(|word| !reason.contains(**word));
+        assert_eq!(missing, None, "{reason}");
+        meet(rt);
+    });
+}
+
+fn children_are_provided_for_before_a_device_is_read() {
+    run_with_devices(2, "needs_fork_init=1", |rt, _| {
+        make(rt, S0, 8192);
+        until_by_device(rt, Rank(1 - rt.rank().0), Q0);
+        meet(rt);
+    });
+}
+
+fn memory_of_requests_that_the_device_does_not_take_is_named_with_the_remedy() {
+    run_without_messages(2, "max_registered=6000000", |rt, _| {
+        make(rt, S0, 8192);
+        rt.segment_alloc(S1, 16 << 20, Init::Uninitialized).expect("nobody else is to reach it");
+        let t = Transfer { local: S1, ..eight(Rank(1 - rt.rank().0)) };
+        let posted = rt.write(&t, Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT));
+        let reason = posted.expect_err("the device does not take it").to_string();
+        let words = ["segment 1", "16777216 bytes", "ulimit -l"];
+        let missing = words.iter().find(|word| !reason.contains(**word));
+        assert_eq!(missing, None, "{reason}");
         meet(rt);
     });
 }
@@ -467,11 +548,15 @@ fn a_library_that_cannot_be_loaded_is_an_error_of_init() {
 
 tests! {
     BY_DEVICE:
+        children_are_provided_for_before_a_device_is_read,
+        ranks_use_an_infiniband_subnet_that_both_have,
         ranks_use_a_network_that_both_have;
     VERBS_PAIRS:
         a_rank_without_a_device_is_reached_by_tcp_and_others_by_devices;
     VERBS:
         data_of_ranks_without_a_common_network_goes_by_tcp,
+        memory_of_requests_that_the_device_does_not_take_is_named_with_the_remedy,
+        ranks_without_an_infiniband_subnet_in_common_are_told_of_both,
         a_library_that_cannot_be_loaded_is_an_error_of_init,
         ranks_without_a_network_in_common_are_told_of_both,
         a_device_without_room_for_what_each_rank_needs_is_an_error_of_init,

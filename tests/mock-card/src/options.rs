@@ -63,6 +63,9 @@ numbers! {
         await_answers = 0;
         /// Devices that are listed for a thread that did not choose one.
         devices = 1;
+        /// 1: children of this process harm it unless ibv_fork_init was called, ahead of the first
+        /// queue or registration.
+        needs_fork_init = 0;
     }
 }
 
@@ -126,6 +129,8 @@ numbers! {
         /// Added to the LID of the port, as if the subnet manager had given it another one. On
         /// Ethernet, where a LID means nothing, the one that the port tells nevertheless.
         lid = 0;
+        /// 1: paths of the port need a global header, as those of some virtual functions do.
+        grh_required = 0;
         /// 1: the port is active at first.
         port_up = 1;
     }

@@ -21,6 +21,10 @@ pub(crate) struct Region<'a> {
     owner: PhantomData<&'a ()>,
 }
 
+/// A word at any address, as sizes that are no multiple of 8 have one at their end.
+#[repr(C, packed)]
+struct UnalignedWord(u64);
+
 // SAFETY: a region is an address; every access goes through atomics or is kept in step by the
 // protocol of a test, between threads as between processes.
 unsafe impl Send for Region<'_> {}
@@ -97,16 +101,18 @@ impl<'a> Region<'a> {
     #[inline(always)]
     pub(crate) fn last(self, offset: usize, size: usize) -> u64 {
         assert!(size >= 8 && offset + size <= self.size, "last word within the region");
-        // SAFETY: in range; may be unaligned. Volatile: the peer wrote it.
-        unsafe { self.base.wrapping_add(offset + size - 8).cast::<u64>().read_volatile() }
+        let place = self.base.wrapping_add(offset + size - 8).cast::<UnalignedWord>();
+        // SAFETY: in range, and the type needs no alignment. Volatile: the peer wrote it.
+        unsafe { place.read_volatile().0 }
     }
 
     /// Sets the last 8 bytes of a stretch.
     #[inline(always)]
     pub(crate) fn set_last(self, offset: usize, size: usize, value: u64) {
         assert!(size >= 8 && offset + size <= self.size, "last word within the region");
-        // SAFETY: in range; may be unaligned. Volatile: the peer reads it.
-        unsafe { self.base.wrapping_add(offset + size - 8).cast::<u64>().write_volatile(value) };
+        let place = self.base.wrapping_add(offset + size - 8).cast::<UnalignedWord>();
+        // SAFETY: in range, and the type needs no alignment. Volatile: the peer reads it.
+        unsafe { place.write_volatile(UnalignedWord(value)) };
     }
 
     /// Reads all of a stretch: the sum of its words.
@@ -323,6 +329,17 @@ mod tests {
         region.fill(8, 900, 7);
         assert!(region.errors(8, 900, 8) > 800);
         assert!(region.errors(16, 800, 7) > 700);
+    }
+
+    #[test]
+    fn the_last_word_may_lie_anywhere() {
+        let mut words = [0u64; 4];
+        // SAFETY: the array lives to the end of the test.
+        let region = unsafe { Region::new(words.as_mut_ptr().cast(), 32) };
+        for size in 8..=32 {
+            region.set_last(0, size, 0x0102_0304_0506_0708);
+            assert_eq!(region.last(0, size), 0x0102_0304_0506_0708, "{size} bytes");
+        }
     }
 
     #[test]

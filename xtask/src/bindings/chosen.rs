@@ -49,8 +49,9 @@ const FUNCTIONS: [&str; 43] = [
 
 /// Types that no function or other type names: flags that are passed as numbers, and records that
 /// are reached through a table only.
-const TYPES: [&str; 17] = [
+const TYPES: [&str; 18] = [
     "ib_uverbs_access_flags",
+    "ib_uverbs_query_port_flags",
     "ibv_access_flags",
     "ibv_device_attr_ex",
     "ibv_device_cap_flags",

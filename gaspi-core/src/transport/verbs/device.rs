@@ -11,7 +11,7 @@ use super::port::{DeviceLimits, GidTable, Port};
 use super::port_rows::PortRow;
 use super::select::{self, GidEntry, NoDevice};
 use super::subnet::{Favoured, Subnet};
-use super::work::{EndAddress, Local, Remote, Timing, check, last_error};
+use super::work::{EndAddress, Local, Remote, Timing, last_error};
 use crate::config::{DeviceChoice, MessageCarrier, Network, WriteEnd};
 use crate::os::event::set_nonblocking;
 use crate::os::memory::{self, Mapping};
@@ -97,7 +97,6 @@ impl Device {
     pub(crate) fn open(wishes: &Wishes) -> Result<Device, NoDevice> {
         let missing = NoDevice::Missing;
         let library = load(&wishes.choice).map_err(missing)?;
-        survive_forks(&library).map_err(missing)?;
         let Opened { context, name, port, limits, rows, networks } = Opened::new(&library, wishes)?;
         let kind = if port.global { "RoCE" } else { "InfiniBand" };
         let description = format!("{name}, port {}, {kind}", port.number);
@@ -122,7 +121,7 @@ impl Device {
         })
     }
 
-    /// The networks of RoCE ports that could be used, the best one first.
+    /// The networks of ports that could be used, the best one first.
     pub(crate) fn networks(&self) -> Vec<(IpAddr, u8)> {
         self.networks.iter().map(|network| network.parts()).collect()
     }
@@ -269,18 +268,6 @@ impl Device {
         };
         format!("{what} ({}, vendor code {vendor})", text.to_string_lossy())
     }
-}
-
-/// Has memory of the device stay in place when the program forks, where the kernel does not see to
-/// that by itself.
-fn survive_forks(library: &Library) -> Result<(), String> {
-    // SAFETY: without arguments, at any time.
-    let state = library.ibv_is_fork_initialized.map(|ask| unsafe { ask() });
-    if matches!(state, Some(sys::IBV_FORK_UNNEEDED | sys::IBV_FORK_ENABLED)) {
-        return Ok(());
-    }
-    // SAFETY: before the first registration of this library.
-    check(unsafe { (library.ibv_fork_init)() }, "ibv_fork_init")
 }
 
 impl Handles {
@@ -516,6 +503,10 @@ fn refusal(len: u64) -> String {
         Some(libc::ENOMEM) => format!(
             "the device cannot register {len} bytes ({error}); raise the limit of locked memory \
              (ulimit -l unlimited, or memlock in /etc/security/limits.conf)"
+        ),
+        Some(libc::EFAULT) => format!(
+            "the device cannot register {len} bytes ({error}); the program must be able to write \
+             to all of that memory"
         ),
         _ => format!("the device cannot register {len} bytes: {error}"),
     }

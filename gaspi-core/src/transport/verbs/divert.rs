@@ -35,6 +35,19 @@ impl Diverted {
         }
     }
 
+    /// Why the device cannot carry it, as far as that is known.
+    pub(super) fn refusal(&self) -> String {
+        let own = match self {
+            Diverted::Put(_, payload) => payload.as_ref().and_then(Payload::place),
+            Diverted::Get(.., target) => Some((&*target.segment, target.offset)),
+        };
+        let known = own.and_then(|(own, _)| Some((own.id, own.prepared.refusal()?)));
+        known.map_or_else(
+            || "the RDMA device does not take the memory".to_owned(),
+            |(segment, reason)| format!("the RDMA device does not take {segment}: {reason}"),
+        )
+    }
+
     fn carried(&self) -> Carried {
         match self {
             Diverted::Put(put, _) => Carried::Written(put.size),

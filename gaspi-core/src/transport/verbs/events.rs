@@ -71,6 +71,8 @@ enum Event {
     GidChange,
     Failed,
     ReceivesLow,
+    /// A queue pair, which ends with it; its completions tell that too.
+    PairFailed,
     Other,
 }
 
@@ -105,6 +107,7 @@ impl Device {
                 Event::Failed
             }
             sys::IBV_EVENT_SRQ_LIMIT_REACHED => Event::ReceivesLow,
+            sys::IBV_EVENT_QP_FATAL => Event::PairFailed,
             _ => Event::Other,
         };
         // SAFETY: taken above, given back once.
@@ -148,6 +151,7 @@ impl Verbs<'_> {
                 Event::GidChange if condition.is_usable() => self.try_again(),
                 Event::Failed => self.end_device(),
                 Event::ReceivesLow => self.table.receives.lock().limit_reached(),
+                Event::PairFailed => log::warn!("{device} reports a failure of a queue pair"),
                 Event::PortDown | Event::GidChange | Event::Other => {}
             }
         }

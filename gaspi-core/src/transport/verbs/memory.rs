@@ -27,8 +27,8 @@ impl DeviceTable {
     /// # Errors
     /// In words, why the device does not take it.
     pub(crate) fn prepare(&self, segment: &Segment) -> std::result::Result<MemoryKey, String> {
-        let (start, size) = (segment.pointer(), segment.size);
-        let register = || self.device.register(start, size);
+        let (start, bytes) = (segment.pointer(), segment.whole_pages());
+        let register = || self.device.register(start, bytes);
         segment.prepared.prepare(|| Ok(prepared(register()?, start, |own| Box::new(own))))
     }
 
@@ -65,9 +65,21 @@ impl DeviceTable {
         Ok(prepared(registration, start, |own| Box::new(own)))
     }
 
-    /// Whether the device can take data from this segment or put it there.
+    /// Whether the device can take data from this segment or put it there. Where it cannot, the log
+    /// says so once.
     pub(crate) fn can_use(&self, segment: &Segment) -> bool {
-        segment.prepared.local_key().is_some() || self.prepare(segment).is_ok()
+        if segment.prepared.local_key().is_some() {
+            return true;
+        }
+        let is_first = segment.prepared.is_untried();
+        let outcome = self.prepare(segment);
+        if let Err(reason) = outcome.as_ref()
+            && is_first
+            && !self.forced
+        {
+            log::warn!("the RDMA device does not use {}, TCP does: {reason}", segment.id);
+        }
+        outcome.is_ok()
     }
 
     /// Where memory of this rank lies, for the device: what it does not know can only go along.

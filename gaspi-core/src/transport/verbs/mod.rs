@@ -339,7 +339,7 @@ impl Verbs<'_> {
         let request = match request {
             Some(request) if forced || up && !state.is_diverted() => request,
             None if forced => {
-                return Err(self.refused(peer, "the RDMA device does not take the memory"));
+                return Err(self.refused(peer, &diverted().refusal()));
             }
             _ => {
                 state.push_diverted(lane.queue, diverted());

@@ -4,6 +4,7 @@ use super::port::{DeviceLimits, DeviceList, OpenContext, Port};
 use super::port_rows::PortRow;
 use super::select::{self, Chosen, DeviceFacts, NoDevice, Place, Selection, Wanted};
 use super::subnet::{Favoured, HostNetworks, Subnet};
+use super::work::check;
 use crate::config::{DeviceChoice, Network, RdmaParams};
 use libibverbs_sys::{self as sys, Library};
 use std::net::IpAddr;
@@ -22,7 +23,7 @@ pub(crate) struct Wishes {
     pub(crate) dead_after: Duration,
     /// In place of the interfaces of the host, for tests.
     pub(crate) interfaces: Option<&'static [(IpAddr, u8)]>,
-    /// Which networks of RoCE ports come first.
+    /// Which networks of ports come first.
     pub(crate) favoured: Favoured,
 }
 
@@ -73,6 +74,7 @@ impl Opened {
             service_level: wishes.choice.service_level,
             traffic_class: wishes.choice.traffic_class,
             global: facts.ethernet,
+            needs_header: facts.needs_header,
             active: facts.active,
         };
         let open = open.ok_or_else(|| NoDevice::Missing(format!("{name} is not open")))?;
@@ -93,7 +95,7 @@ pub(crate) fn inspect(wishes: &Wishes) -> Result<(Result<(), NoDevice>, Vec<Port
     Ok((selection.chosen.map(|_| ()), selection.rows))
 }
 
-/// The networks of RoCE ports that could be used, the best one first; none without a device.
+/// The networks of ports that could be used, the best one first; none without a device.
 pub(crate) fn networks(wishes: &Wishes) -> Vec<(IpAddr, u8)> {
     let Ok(library) = load(&wishes.choice) else { return Vec::new() };
     let inspected = Inspected::new(&library, wishes);
@@ -101,16 +103,30 @@ pub(crate) fn networks(wishes: &Wishes) -> Vec<(IpAddr, u8)> {
     networks.into_iter().map(Subnet::parts).collect()
 }
 
-/// The library.
+/// The library, which sees to it that children of this process do no harm.
 ///
 /// # Errors
 /// In words, with the remedy.
 pub(super) fn load(choice: &DeviceChoice) -> Result<Library, String> {
-    Library::load(choice.library.as_deref()).map_err(|error| {
+    let library = Library::load(choice.library.as_deref()).map_err(|error| {
         format!(
             "{} cannot be loaded ({}); install libibverbs1 and ibverbs-providers, or name a file \
              with GASPI_IBVERBS_LIB",
             error.file, error.reason
         )
-    })
+    })?;
+    survive_forks(&library)?;
+    Ok(library)
+}
+
+/// Has memory of devices stay in place when the program forks, where the kernel does not see to
+/// that by itself.
+fn survive_forks(library: &Library) -> Result<(), String> {
+    // SAFETY: without arguments, at any time.
+    let state = library.ibv_is_fork_initialized.map(|ask| unsafe { ask() });
+    if matches!(state, Some(sys::IBV_FORK_UNNEEDED | sys::IBV_FORK_ENABLED)) {
+        return Ok(());
+    }
+    // SAFETY: without arguments. It comes ahead of the first queue: to read a device makes some.
+    check(unsafe { (library.ibv_fork_init)() }, "ibv_fork_init")
 }

@@ -443,10 +443,12 @@ impl Verbs<'_> {
         lane.shown.show(pairing, words, lane.queue == STREAM, kind);
     }
 
-    /// Notes where a peer's port is, and says once if that is another network than this rank's.
+    /// Notes where a peer's RoCE port is, and says once if that is another network than this
+    /// rank's. Of InfiniBand another subnet is an error of the pair.
     fn note_place(self, peer: Rank, gid: [u8; 16]) {
         let (device, ranks) = (&self.table.device, self.up.ranks());
-        let Some(own) = device.handles.port.subnet.filter(|own| !own.contains(gid)) else {
+        let port = &device.handles.port;
+        let Some(own) = port.subnet.filter(|own| port.global && !own.contains(gid)) else {
             return;
         };
         let of = |rank: Rank| subnet::in_words(ranks.cards.at(rank).networks());

@@ -71,6 +71,8 @@ pub(super) struct Port {
     pub(super) traffic_class: u8,
     /// Whether addresses are GIDs, as they are on Ethernet.
     pub(super) global: bool,
+    /// Whether packets need a global header beside a LID.
+    pub(super) needs_header: bool,
     pub(super) active: bool,
 }
 
@@ -260,6 +262,7 @@ impl<'a> OpenContext<'a> {
             message_bytes: attr.max_msg_sz,
             mtu: attr.active_mtu as u8,
             lid: attr.lid,
+            needs_header: u32::from(attr.flags) & sys::IB_UVERBS_QPF_GRH_REQUIRED != 0,
             rate: lanes * gigabits,
             gids: table.entries(attr.gid_tbl_len, device),
             pkeys: (0..i32::from(attr.pkey_tbl_len)).map(pkey).collect(),

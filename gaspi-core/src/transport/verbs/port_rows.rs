@@ -114,19 +114,21 @@ fn not_chosen(
         .filter(|(own, used)| favoured.place_of(Some(*own)) > favoured.place_of(Some(*used)))
     {
         format!(
-            "in network {own}, {better} in {used}, which the ranks of the job favour; name both \
-             with GASPI_IB_DEVICE if they reach each other"
+            "in network {own}, {better} in {used}, which the ranks of the job favour{}",
+            name_both(port)
         )
     } else if candidate.far {
         format!("far from the cores of this rank{node}: {better} is used")
     } else if port.rate < best.rate {
         format!("slower than {better}")
     } else if let Some((own, used)) = candidate.subnet.zip(chosen.subnet).filter(|(a, b)| a != b) {
-        format!(
-            "in network {own}, {better} in {used}: this rank uses that; name both with \
-             GASPI_IB_DEVICE if they reach each other"
-        )
+        format!("in network {own}, {better} in {used}: this rank uses that{}", name_both(port))
     } else {
         format!("as good as {better}, which this rank uses")
     }
+}
+
+/// What can be done about a port of another network: nothing, where those never reach each other.
+fn name_both(port: &PortFacts) -> &'static str {
+    if port.ethernet { "; name both with GASPI_IB_DEVICE if they reach each other" } else { "" }
 }

@@ -5,6 +5,7 @@ use super::budget::{NotMade, PairKind, VARIABLE};
 use super::device::{Handles, RECEIVE_BYTES, Registration, SENT_ENTRIES, SentQueue};
 use super::post::{POSTING, Poster, part};
 use super::select::{GidEntry, written};
+use super::subnet::Subnet;
 use super::work::{
     Along, BUFFER_BYTES, EndAddress, Limits, Local, RETRIES, Remote, WorkRequest, check,
 };
@@ -255,6 +256,15 @@ impl QueuePair {
 
     /// The same of two ports of one kind.
     fn connect_alike(&mut self, offer: &PairOffer) -> Result<(), String> {
+        let port = &self.handles.port;
+        if let Some(own) = port.subnet.filter(|own| !port.global && !own.contains(offer.gid)) {
+            return Err(format!(
+                "the device of this rank is in the InfiniBand subnet {own}, its device in {}, and \
+                 a LID reaches no other subnet: name devices of one subnet with GASPI_IB_DEVICE, \
+                 or let TCP carry data (GASPI_TRANSPORT=auto)",
+                Subnet::of_infiniband(offer.gid)
+            ));
+        }
         self.flush_target = Some(Remote { address: offer.flush_address, key: offer.flush_key });
         self.limits.ends_at_ack |= self.write_end == WriteEnd::Auto && offer.vouches;
         let own = self.handles.address(self.gid);
@@ -270,7 +280,7 @@ impl QueuePair {
         let port = &self.handles.port;
         attr.ah_attr.port_num = port.number;
         attr.ah_attr.sl = port.service_level;
-        if port.global {
+        if port.global || port.needs_header {
             let index = self.handles.index_of(self.gid);
             let gone = || format!("the GID {} of this rank is gone", written(self.gid.gid));
             attr.ah_attr.is_global = 1;

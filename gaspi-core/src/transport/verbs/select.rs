@@ -48,6 +48,8 @@ pub(super) struct PortFacts {
     /// Active MTU as verbs number it: 1 to 5 for 256 to 4096 bytes.
     pub(super) mtu: u8,
     pub(super) lid: u16,
+    /// Whether packets need a global header beside a LID, as those of some virtual functions do.
+    pub(super) needs_header: bool,
     /// Gigabits per second.
     pub(super) rate: u32,
     /// Those that are not empty.
@@ -134,7 +136,7 @@ impl Refusal {
 pub(super) struct Candidate {
     pub(super) gid: GidEntry,
     pub(super) pkey_index: u16,
-    /// What of RoCE is to be compared, where that is known.
+    /// What is to be compared, where that is known.
     pub(super) subnet: Option<Subnet>,
     pub(super) inactive: bool,
     pub(super) far: bool,
@@ -167,7 +169,7 @@ pub(super) struct Selection {
     pub(super) chosen: Result<Chosen, NoDevice>,
     /// One for each port, in the order of the devices.
     pub(super) rows: Vec<PortRow>,
-    /// Networks of RoCE ports that could be used, if one of those is: the best one first.
+    /// Networks of the ports that could be used, of the kind that comes first: the best one first.
     pub(super) networks: Vec<Subnet>,
 }
 
@@ -346,9 +348,11 @@ fn check_port(
     let pkey_index = choice.pkey.map_or(Ok(0), |key| pkey_index(device, port, key))?;
     let cores = &wanted.place.cores;
     let far = device.near_cores.as_ref().is_some_and(|near| !shares_a_core(near, cores));
-    // Of several devices that are named, each is as good as the others.
-    let compared = port.ethernet && choice.devices.len() < 2;
-    let subnet = wanted.networks.of(gid.gid).filter(|_| compared);
+    let subnet = match gid.kind {
+        GidKind::InfiniBand => Some(Subnet::of_infiniband(gid.gid)),
+        // Of several devices that are named, each is as good as the others.
+        _ => wanted.networks.of(gid.gid).filter(|_| choice.devices.len() < 2),
+    };
     Ok(Candidate { gid, pkey_index, subnet, inactive: !port.active, far })
 }
 
@@ -378,9 +382,7 @@ fn order(candidate: &Candidate, port: &PortFacts, favoured: &Favoured) -> Order 
 
 /// Whether what one port reaches can be expected of another one.
 fn same_network(one: &Candidate, other: &Candidate) -> bool {
-    let prefix = |of: &Candidate| of.gid.gid[..8].to_owned();
     one.gid.kind == other.gid.kind
-        && (one.gid.kind != GidKind::InfiniBand || prefix(one) == prefix(other))
         && one.subnet.zip(other.subnet).is_none_or(|(one, other)| one == other)
 }
 

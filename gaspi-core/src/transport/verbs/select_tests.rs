@@ -32,6 +32,7 @@ fn port(number: u8) -> PortFacts {
         message_bytes: 1 << 30,
         mtu: 5,
         lid: 0,
+        needs_header: false,
         rate: 100,
         gids: table(),
         pkeys: vec![0xffff, 0x8001, 0x0002],
@@ -234,10 +235,36 @@ fn a_network_that_the_ranks_share_comes_before_a_faster_port() {
     assert_eq!(told(&found), networks, "what a rank tells does not depend on the others");
     let reason = &found.rows[0].reason;
     assert!(reason.contains("10.7.0.0/24, b, port 1 in 10.8.0.0/24, which the ranks"), "{reason}");
-    // InfiniBand needs no network of theirs.
+    // InfiniBand comes first, and tells its own.
     devices[2].ports[0].ethernet = false;
+    devices[2].ports[0].gids = vec![gid(0, GidKind::InfiniBand, "fe80::7")];
     let found = asked.of(&devices);
-    assert_eq!((found.chosen.map(|chosen| chosen.device), found.networks), (Ok(2), Vec::new()));
+    let networks = subnet::in_words(told(&found).into_iter());
+    assert_eq!((found.chosen.map(|chosen| chosen.device), &*networks), (Ok(2), "fe80::/64"));
+}
+
+#[test]
+fn an_infiniband_subnet_that_the_ranks_share_comes_first() {
+    let mut devices = [device("a"), device("b")];
+    for (device, address) in devices.iter_mut().zip(["fe80:0:0:1::1", "fe80:0:0:2::1"]) {
+        device.ports[0].ethernet = false;
+        device.ports[0].gids = vec![gid(0, GidKind::InfiniBand, address)];
+    }
+    let mut asked = for_rank(0, 1);
+    let alone = asked.of(&devices);
+    assert_eq!(alone.chosen.map(|chosen| chosen.device), Ok(0), "the lowest, for all hosts alike");
+    asked.favoured = subnet::favoured([0, 1, 1].into_iter().map(|from| {
+        let told = &alone.networks[from..];
+        told.iter().map(|network| network.parts())
+    }));
+    // To name both does not join them.
+    asked.choice.devices = ["a", "b"].map(str::to_owned).to_vec();
+    let found = asked.of(&devices);
+    assert_eq!(found.chosen.as_ref().map(|chosen| chosen.device), Ok(1));
+    let reason = &found.rows[0].reason;
+    let words = "in network fe80:0:0:1::/64, b, port 1 in fe80:0:0:2::/64, which the ranks of the \
+                 job favour";
+    assert!(reason.ends_with(words), "{reason}");
 }
 
 #[test]

@@ -1,5 +1,6 @@
-//! Networks of IP addresses as the interfaces of this host know them. RoCE ports of one network
-//! reach each other; others do where a router is between.
+//! Networks of IP addresses as the interfaces of this host know them, and subnets of InfiniBand.
+//! RoCE ports of one network reach each other; others do where a router is between. InfiniBand
+//! ports reach those of their own subnet.
 
 use crate::os::interfaces;
 use std::cmp::Reverse;
@@ -7,7 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 
-/// An IP network; one of IPv4 as a part of IPv6, as GIDs have it.
+/// An IP network, one of IPv4 as a part of IPv6, as GIDs have it; or a subnet of InfiniBand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Subnet {
     network: u128,
@@ -24,6 +25,11 @@ impl Subnet {
         };
         let prefix = prefix.min(128);
         Subnet { network: u128::from(address) & mask(prefix), prefix }
+    }
+
+    /// The InfiniBand subnet of a GID, which is told by its upper half.
+    pub(super) fn of_infiniband(gid: [u8; 16]) -> Subnet {
+        Subnet { network: u128::from_be_bytes(gid) & mask(64), prefix: 64 }
     }
 
     /// An address in it, and its bits of network.
@@ -52,14 +58,14 @@ impl fmt::Display for Subnet {
     }
 }
 
-/// Networks of a rank's RoCE ports, in words.
+/// Networks of a rank's ports, in words.
 pub(super) fn in_words(networks: impl Iterator<Item = (IpAddr, u8)>) -> String {
     let all: Vec<String> =
         networks.map(|(address, prefix)| Subnet::of(address, prefix).to_string()).collect();
     if all.is_empty() { "unknown networks".to_owned() } else { all.join(", ") }
 }
 
-/// The networks of all ranks' RoCE ports, the best one first: one that more ranks have, then one
+/// The networks of all ranks' ports, the best one first: one that more ranks have, then one
 /// that they like better, then the lowest. Each rank uses the first one that it has, so that ranks
 /// with a network in common to all use the same.
 #[derive(Debug, Clone, Default)]

@@ -15,6 +15,7 @@ use super::running::{Ear, Fabric, chosen, is_about_card};
 use super::{fail, null};
 use crate::model::card::{Card, GidKind, lid};
 use crate::model::codes::event;
+use crate::model::network::Forks;
 use crate::options::Traits;
 
 /// A device that is listed. It lives as long as its fabric, and as contexts of it.
@@ -322,6 +323,9 @@ unsafe extern "C" fn query_port(
     found.pkey_tbl_len = card.traits.pkeys as u16;
     found.link_layer = card.traits.link_layer as u8;
     let is_infiniband = card.traits.link_layer == 1;
+    if card.traits.grh_required != 0 {
+        found.flags = sys::IB_UVERBS_QPF_GRH_REQUIRED as u8;
+    }
     found.lid =
         if is_infiniband { lid(context.card, &card.traits) } else { card.traits.lid as u16 };
     (found.active_width, found.active_speed) = (2, 32);
@@ -446,16 +450,24 @@ pub unsafe extern "C" fn ibv_query_pkey(
     0
 }
 
-/// Nothing is to be done for children that touch no card.
+/// Keeps memory of cards from children, if nothing has been made yet.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_fork_init() -> c_int {
-    0
+    let enabled = chosen().is_none_or(|(fabric, _)| fabric.enter().net().forks.enable());
+    if enabled { 0 } else { libc::EINVAL }
 }
 
-/// Children of this process need nothing.
+/// Whether children of this process need anything, and have it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_is_fork_initialized() -> sys::ibv_fork_status {
-    sys::IBV_FORK_UNNEEDED
+    let Some((fabric, _)) = chosen() else { return sys::IBV_FORK_UNNEEDED };
+    let mut entered = fabric.enter();
+    let net = entered.net();
+    match (net.options.behaviour.needs_fork_init, net.forks) {
+        (0, _) => sys::IBV_FORK_UNNEEDED,
+        (_, Forks::Enabled) => sys::IBV_FORK_ENABLED,
+        _ => sys::IBV_FORK_DISABLED,
+    }
 }
 
 /// Reads tell nothing about the order in which data is placed.

@@ -39,6 +39,36 @@ impl Signal {
     }
 }
 
+/// What keeps memory of cards from children of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Forks {
+    /// Nothing yet, and nothing has been made.
+    #[default]
+    Unsettled,
+    Enabled,
+    /// Something was made before.
+    TooLate,
+}
+
+impl Forks {
+    /// Has memory of what is made from now on kept from children; whether it is not too late.
+    pub(crate) fn enable(&mut self) -> bool {
+        self.settle(Forks::Enabled);
+        *self == Forks::Enabled
+    }
+
+    /// Something is made that has memory.
+    fn note_memory(&mut self) {
+        self.settle(Forks::TooLate);
+    }
+
+    fn settle(&mut self, to: Forks) {
+        if *self == Forks::Unsettled {
+            *self = to;
+        }
+    }
+}
+
 /// A fabric.
 #[derive(Debug)]
 pub(crate) struct Network {
@@ -55,6 +85,7 @@ pub(crate) struct Network {
     /// Links between cards that are cut, the lower card first.
     pub(crate) cuts: BTreeSet<(u32, u32)>,
     domains: u32,
+    pub(crate) forks: Forks,
     signals: Vec<Signal>,
     /// Present if cards of other processes can be reached.
     pub(crate) outbox: Option<Outbox>,
@@ -74,6 +105,7 @@ impl Network {
             now_ns: 0,
             cuts: BTreeSet::new(),
             domains: 0,
+            forks: Forks::default(),
             signals: Vec::new(),
             outbox: None,
         }
@@ -131,6 +163,7 @@ impl Network {
         access: u32,
     ) -> Call<(usize, u32, u32)> {
         self.admit(card, "reg_mr")?;
+        self.forks.note_memory();
         let card = self.card(card);
         let Limits { max_mr, max_mr_size, max_registered, .. } = card.limits;
         if !rights_are_valid(access) || memory.length > max_mr_size || memory.length == 0 {
@@ -155,6 +188,7 @@ impl Network {
         ready: Arc<AtomicU32>,
     ) -> Call<u32> {
         self.admit(card, "create_cq")?;
+        self.forks.note_memory();
         let card_of = self.card(card);
         if entries == 0 || entries > card_of.limits.max_cqe {
             return Err(libc::EINVAL);
@@ -196,6 +230,7 @@ impl Network {
         limit: u32,
     ) -> Call<u32> {
         self.admit(card, "create_srq")?;
+        self.forks.note_memory();
         let card_of = self.card(card);
         let Limits { max_srq, max_srq_wr, max_sge, .. } = card_of.limits;
         if u64::from(capacity) > max_srq_wr || u64::from(pieces) > max_sge || capacity == 0 {
@@ -221,6 +256,7 @@ impl Network {
 
     pub(crate) fn create_pair(&mut self, parts: Parts, capacity: Capacity) -> Call<u32> {
         self.admit(parts.card, "create_qp")?;
+        self.forks.note_memory();
         let card = self.card(parts.card);
         if card.traits.reliable == 0 {
             return Err(libc::EOPNOTSUPP);
@@ -302,6 +338,7 @@ impl Network {
         let address = &wanted.address;
         let source = card.gids.get(usize::from(address.source_index));
         let has_path = match card.traits.link_layer {
+            1 if card.traits.grh_required != 0 => address.lid != 0 && address.is_global,
             1 => address.lid != 0 || address.is_global,
             _ => address.is_global && address.target != Gid::default(),
         };
