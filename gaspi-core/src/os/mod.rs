@@ -19,6 +19,7 @@ pub mod limits;
 pub mod memory;
 pub(crate) mod mpi;
 pub(crate) mod munge;
+pub(crate) mod pages;
 pub(crate) mod pmix;
 pub mod process;
 pub mod sealed;

@@ -69,13 +69,17 @@ impl Verbs<'_> {
             // It hears itself, perhaps in the middle of a look: it has said what it knows.
             return;
         }
-        let look_at_all = || (0..LOOKS_AT_ALL).all(|_| self.look_at_sent());
+        let looks = || (0..LOOKS_AT_ALL).take_while(|_| self.look_at_sent()).count();
         if self.table.looks.handing_on.is_by_this_thread() {
-            look_at_all();
+            // The look that this is a part of wakes those that wait.
+            looks();
             return;
         }
         let receives = self.table.receives.lock();
-        look_at_all();
+        let busy = looks() > 0;
         self.poll_with(receives);
+        if busy {
+            self.up.ranks().wake_own();
+        }
     }
 }

@@ -343,10 +343,7 @@ impl Handles {
 
     /// The GID that a new pair has, looked up anew: where it is now, or what takes its place.
     pub(super) fn present_gid(&self) -> Result<GidEntry, String> {
-        let Port { gid: before, wanted_gid, number, global, .. } = self.port;
-        if !global {
-            return Ok(before);
-        }
+        let Port { gid: before, wanted_gid, number, .. } = self.port;
         if let Some(index) = self.index_of(before) {
             return Ok(GidEntry { index, ..before });
         }
@@ -505,8 +502,8 @@ fn refusal(len: u64) -> String {
              (ulimit -l unlimited, or memlock in /etc/security/limits.conf)"
         ),
         Some(libc::EFAULT) => format!(
-            "the device cannot register {len} bytes ({error}); the program must be able to write \
-             to all of that memory"
+            "the device cannot register {len} bytes ({error}); the program must be able to use \
+             all of that memory, and to write to what is no mere source"
         ),
         _ => format!("the device cannot register {len} bytes: {error}"),
     }

@@ -71,7 +71,7 @@ enum Event {
     GidChange,
     Failed,
     ReceivesLow,
-    /// A queue pair, which ends with it; its completions tell that too.
+    /// A queue pair, which ends with it; the completions of what is under way tell that too.
     PairFailed,
     Other,
 }

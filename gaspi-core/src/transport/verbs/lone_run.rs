@@ -60,7 +60,7 @@ impl Verbs<'_> {
     /// Takes what has completed where the completions of a run come, unless another thread looks.
     /// It does not look at what has come from others.
     pub(crate) fn look_at(self, run: LoneRun<'_>) {
-        // No other thread takes pairs down behind completions meanwhile.
+        // Another thread that looks handles what it has taken before this one looks.
         let Some(_receives) = self.table.receives.try_lock() else { return };
         let _handling = epoch::handling();
         let mut completions = Completions::none();

@@ -11,6 +11,7 @@ use super::work::{
 };
 use crate::config::WriteEnd;
 use crate::ids::QueueId;
+use crate::os::pages::Pages;
 use crate::os::socket::Piece;
 use crate::wire::message::{AtomicOperation, PairOffer};
 use libibverbs_sys::{self as sys, inline};
@@ -28,7 +29,7 @@ const NOT_READY_TIMER: u8 = 12;
 /// Buffers of messages that are too long to go along.
 #[derive(Debug)]
 struct Buffers {
-    memory: Box<[u8]>,
+    memory: Pages,
     registration: Registration,
     /// The request that used each last.
     users: Vec<Option<u64>>,
@@ -257,7 +258,8 @@ impl QueuePair {
     /// The same of two ports of one kind.
     fn connect_alike(&mut self, offer: &PairOffer) -> Result<(), String> {
         let port = &self.handles.port;
-        if let Some(own) = port.subnet.filter(|own| !port.global && !own.contains(offer.gid)) {
+        let own = Subnet::of_infiniband(self.gid.gid);
+        if !port.global && !own.contains(offer.gid) {
             return Err(format!(
                 "the device of this rank is in the InfiniBand subnet {own}, its device in {}, and \
                  a LID reaches no other subnet: name devices of one subnet with GASPI_IB_DEVICE, \
@@ -326,7 +328,7 @@ impl QueuePair {
     fn buffers(&mut self) -> Result<&mut Buffers, String> {
         if self.buffers.is_none() {
             let BufferShape { count, bytes } = self.shape;
-            let mut memory = vec![0; count * bytes].into_boxed_slice();
+            let mut memory = Pages::zeroed(count * bytes);
             let (start, len) = (memory.as_mut_ptr(), memory.len() as u64);
             let registration = Registration::new(&self.handles, start, len)?;
             let users = vec![None; count];

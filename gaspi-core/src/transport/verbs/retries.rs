@@ -70,7 +70,7 @@ impl Verbs<'_> {
     /// The pair of a lane has come up. With the lane's lock.
     pub(super) fn came_up(self, lane: &Lane, state: &mut LaneState) {
         self.show(lane, &state.pairing);
-        // So many requests of the lane have been acknowledged, the proof of this pair among them.
+        // Requests up to this number have been acknowledged, the proof of this pair among them.
         lane.user.failures.lock().came_up(monotonic_ns(), state.direct.freed());
         if state.pairing.end_retries() {
             self.table.tell_of_return(lane.queue, lane.peer);
