@@ -883,8 +883,9 @@ gaspi_return_t gaspi_fusion_next(gaspi_fusion_t fusion, gaspi_size_t *bucket,
  * its state, are not used any more when this returns: it waits for all threads that are in it.
  * Called from within a function that is told of ends it waits for all but the calling thread, and
  * but those that have come here before, from within one too, and still wait. So none waits for
- * ever; of several threads that take the same function away at once, the first one to come has the
- * others out of it when it returns.
+ * ever that holds nothing which the function waits for, such as a lock of the program; of several
+ * threads that take the same function away at once, the first one to come has the others out of it
+ * when it returns.
  * @param function  NULL: none any more
  * @param state     for the function
  * @return GASPI_SUCCESS; GASPI_ERROR

@@ -161,8 +161,8 @@ fn what_begins_out_of_turn_puts_off_those_of_its_own() {
     let (turns, played) = handed_over(4);
     turns.state.lock().moved = Instant::now().checked_sub(PATIENCE).expect("a time before");
     let of: Weak<dyn TakesTurns> = Arc::downgrade(&played) as Weak<dyn TakesTurns>;
-    assert!(turns.begin_now(&of, Some(3)));
     let moves = Instant::now();
+    assert!(turns.begin_now(&of, Some(3)));
     let begins = turns.begin_next();
     assert!(!begins || moves.elapsed() >= PATIENCE, "3 has just begun");
 }

@@ -27,7 +27,7 @@ use crate::engine::Engine;
 use crate::exec::completion::Completion;
 use crate::kernel::Target;
 use crate::mode::Mode;
-use crate::plan::Plan;
+use crate::plan::{Plan, TURN_BYTES_MIN};
 use crate::procedures::run;
 use crate::request::{Combination, Request};
 use crate::signature::mix;
@@ -325,10 +325,13 @@ fn spec_of_node(bytes: u64, asked: Option<Algorithm>) -> ChannelSpec {
 }
 
 /// The channel of a bucket by messages of at most so many bytes. It follows the bytes of the
-/// bucket: so many travel between two ranks until the receiver has taken the first.
-fn spec_of_messages(bytes: u64, limit: u64) -> ChannelSpec {
+/// bucket: so many travel between two ranks until the receiver has taken the first. Where members
+/// may be folded there is room for the message that tells one that others have begun: the result
+/// is not to wait until it has been taken.
+fn spec_of_messages(bytes: u64, members: usize, limit: u64) -> ChannelSpec {
     let message_bytes = bytes.next_multiple_of(64).clamp(MESSAGE_BYTES_MIN, limit);
-    let slots = (bytes / message_bytes).clamp(1, SLOTS_MAX) as u32;
+    let tells_of_begin = bytes >= TURN_BYTES_MIN && !members.is_power_of_two();
+    let slots = (bytes / message_bytes).clamp(1, SLOTS_MAX) as u32 + u32::from(tells_of_begin);
     ChannelSpec { slots, message_bytes, stage_bytes: 0 }
 }
 
@@ -336,7 +339,7 @@ fn spec_of_messages(bytes: u64, limit: u64) -> ChannelSpec {
 /// members. It follows from what all members know alike.
 fn message_limit(buckets: impl Iterator<Item = u64> + Clone, members: usize) -> u64 {
     let ring = |bytes: u64, limit: u64| {
-        let spec = spec_of_messages(bytes, limit);
+        let spec = spec_of_messages(bytes, members, limit);
         spec.message_bytes * u64::from(spec.slots)
     };
     let has_room = |limit: &u64| {
@@ -403,9 +406,10 @@ fn open(
     let by_messages = !rt.group_is_one_node(group)?
         || asked.is_some_and(|algorithm| !algorithm.requires_one_node());
     let bytes = layout.buckets.iter().map(BucketLayout::bytes);
-    let limit = message_limit(bytes.clone(), rt.group_ranks(group)?.len());
+    let members = rt.group_ranks(group)?.len();
+    let limit = message_limit(bytes.clone(), members);
     let spec = |bytes| match by_messages {
-        true => spec_of_messages(bytes, limit),
+        true => spec_of_messages(bytes, members, limit),
         false => spec_of_node(bytes, asked),
     };
     let specs: Vec<_> = bytes.map(spec).collect();
@@ -514,11 +518,25 @@ mod tests {
         assert_eq!(message_limit(buckets(), 4), MESSAGE_BYTES_MAX);
         for members in [8, 16, 64, 256] {
             let limit = message_limit(buckets(), members);
-            let specs = buckets().map(|bytes| spec_of_messages(bytes, limit));
+            let specs = buckets().map(|bytes| spec_of_messages(bytes, members, limit));
             let all: u64 = specs.map(|spec| spec.message_bytes * u64::from(spec.slots)).sum();
             assert!(all * 2 * members as u64 <= ROOM_BYTES, "{members} members: {limit}");
             assert!(limit >= SHORTENED_BYTES_MIN);
         }
         assert_eq!(message_limit(buckets(), 1 << 16), SHORTENED_BYTES_MIN);
+    }
+
+    #[test]
+    fn a_result_has_room_beside_the_message_that_tells_of_a_begin() {
+        for bytes in [TURN_BYTES_MIN, 100 << 10, 1 << 20, 64 << 20] {
+            let slots = [3, 4].map(|members| {
+                let spec = spec_of_messages(bytes, members, MESSAGE_BYTES_MAX);
+                u64::from(spec.slots)
+            });
+            let result = bytes.div_ceil(MESSAGE_BYTES_MAX).min(SLOTS_MAX);
+            assert!(slots[0] > result.min(slots[1]) && slots[0] == slots[1] + 1, "{bytes}");
+        }
+        // No message tells of shorter ones.
+        assert_eq!(spec_of_messages(TURN_BYTES_MIN - 64, 3, MESSAGE_BYTES_MAX).slots, 1);
     }
 }

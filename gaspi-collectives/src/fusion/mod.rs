@@ -304,7 +304,8 @@ impl<'r> Fusion<'r> {
     /// A former function is not called any more when this returns, and no thread is in it. Called
     /// from within a function that is told of ends, this does not wait for the calling thread, nor
     /// for threads that have come here before, from within one too, and still wait: so of several
-    /// that do so at once one waits for the others, and none for ever.
+    /// that do so at once one waits for the others, and none for ever that holds nothing which the
+    /// function waits for, such as a lock.
     ///
     /// # Errors
     /// [`Error::System`]: the thread of the library cannot be started.

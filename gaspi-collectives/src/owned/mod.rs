@@ -101,7 +101,7 @@ impl<T> Run<'_, T> {
 impl<T> Drop for Run<'_, T> {
     fn drop(&mut self) {
         let is_prepared = self.operation.is_prepared();
-        if (is_prepared || self.operation.is_active()) && self.shared.is_of_parent() {
+        if self.shared.is_of_parent() {
             std::mem::forget((Arc::clone(&self.shared), Arc::clone(&self.operation)));
             return self.leak();
         }

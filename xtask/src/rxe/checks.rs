@@ -93,8 +93,8 @@ pub(super) const CHECKS: [Check; 19] = [
     check("two/kill", 2, 60, include_str!("checks/kill.sh")),
     check("two/cut", 2, 120, include_str!("checks/cut.sh")),
     check("two/lossy_cut", 2, 120, include_str!("checks/lossy_cut.sh")),
-    check("two/long_cut", 2, 60, include_str!("checks/long_cut.sh")),
-    check("two/long_lossy_cut", 2, 60, include_str!("checks/long_lossy_cut.sh")),
+    check("two/long_cut", 2, 150, include_str!("checks/long_cut.sh")),
+    check("two/long_lossy_cut", 2, 150, include_str!("checks/long_lossy_cut.sh")),
     // The last one: a guest is gone after it.
     check("two/off", 2, 120, include_str!("checks/off.sh")),
 ];

@@ -77,7 +77,7 @@ ring_until_lost() {
     tries=0
     while ps | grep -q "[p]rograms/ring"; do
         tries=$((tries + 1))
-        [ $tries -lt $((300 * slower)) ] || fail "ranks of the side that was cut off do not end"
+        [ $tries -lt $((300 * slower)) ] || { $2; fail "ranks of the side that was cut off do not end"; }
         sleep 0.1
     done
     $2
@@ -128,6 +128,8 @@ tests() {
     result=$(sed -n 's/^test result: //p' /tmp/tests)
     echo "$1 $2 $result, $(($(date +%s) - begin)) s"
     count=$(echo "$result" | sed -n 's/.* \([0-9]*\) passed.*/\1/p')
+    ignored=$(echo "$result" | sed -n 's/.* \([0-9]*\) ignored.*/\1/p')
+    [ $((${count:-0} + ${ignored:-0})) -gt 0 ] || failed="$failed $1:$2 (none ran)"
     passed=$((passed + ${count:-0}))
 }
 
@@ -138,6 +140,7 @@ all_chapters() {
     for layout in "$@"; do
         chapters=$("$programs/$program" --list |
             sed -n "s|^\($layout/[a-z_]*::\).*|\1|p; s|^\($layout/[a-z_]*\): test\$|\1|p" | sort -u)
+        [ -n "$chapters" ] || fail "$program has no tests of $layout/"
         for chapter in $chapters; do
             tests "$program" "$chapter"
         done
