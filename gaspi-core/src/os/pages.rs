@@ -46,7 +46,7 @@ impl Deref for Pages {
 
 impl DerefMut for Pages {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; borrowed by nobody else.
+        // SAFETY: allocated with at least so many bytes, and borrowed by nobody else.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }
