@@ -16,7 +16,3 @@ echo "rank 3 has no card:"
     > /tmp/carriers 2>&1 || { cat /tmp/carriers; fail "carriers, rank 3 without a card"; }
 cat /tmp/carriers
 [ "$(grep -c "by TCP" /tmp/carriers)" = 4 ] || fail "2 ranks with rank 3 by TCP, both ways"
-for program in onesided notifications; do
-    "$release/gaspi_run" --hosts guest0:2,guest1:2 sh -c "$without" "$programs/$program" ||
-        fail "$program, rank 3 without a card"
-done
