@@ -534,7 +534,7 @@ mod tests {
                 u64::from(spec.slots)
             });
             let result = bytes.div_ceil(MESSAGE_BYTES_MAX).min(SLOTS_MAX);
-            assert!(slots[0] > result.min(slots[1]) && slots[0] == slots[1] + 1, "{bytes}");
+            assert_eq!(slots, [result + 1, result], "{bytes} bytes of 3 and of 4 members");
         }
         // No message tells of shorter ones.
         assert_eq!(spec_of_messages(TURN_BYTES_MIN - 64, 3, MESSAGE_BYTES_MAX).slots, 1);

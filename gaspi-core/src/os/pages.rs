@@ -1,4 +1,4 @@
-//! Whole pages of private memory, for what a device reads.
+//! Whole pages of private memory, for what a device uses.
 //!
 //! On kernels that do not copy memory of devices when the program forks, such pages are missing in
 //! its children: nothing else of the program is to lie on them.
@@ -23,7 +23,7 @@ unsafe impl Send for Pages {}
 unsafe impl Sync for Pages {}
 
 impl Pages {
-    /// So many bytes, at least one, of zeroes.
+    /// So many bytes of zeroes, on at least one page.
     pub(crate) fn zeroed(len: usize) -> Pages {
         let page = PAGE as usize;
         let layout = Layout::from_size_align(len.max(1).next_multiple_of(page), page);

@@ -117,12 +117,7 @@ fn a_pair_that_is_given_back_goes_to_a_lane_that_found_none() {
                 assert!(!goes_by_device(rt, Rank(2), Q0), "the budget is used up");
             }
             // What is lost is an error of its queue; nothing more is posted to that.
-            fabric.fail(1, 0, 1, NO_ANSWER);
-            fails!(
-                rt.write(&eight(Rank(0)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT)),
-                Error::RequestFailed { queue: Q0, .. }
-            );
-            rt.queue_purge(Q0, LIMIT).expect("purge");
+            lose_pair_with_0(rt, fabric);
             until_by_device(rt, Rank(2), Q0);
         }
         meet(rt);
@@ -151,6 +146,16 @@ fn a_pair_with_a_rank_that_left_is_given_back() {
     });
 }
 
+/// The pair of Q0 between ranks 1 and 0 ends with an error, on rank 1.
+fn lose_pair_with_0(rt: &Runtime, fabric: &Fabric) {
+    fabric.fail(1, 0, 1, NO_ANSWER);
+    fails!(
+        rt.write(&eight(Rank(0)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT)),
+        Error::RequestFailed { queue: Q0, .. }
+    );
+    rt.queue_purge(Q0, LIMIT).expect("purge");
+}
+
 fn a_completion_queue_that_is_refused_costs_no_pair_that_is_up() {
     // Two pairs fill a completion queue, and rank 1 has both others on another node.
     run_with_pairs((3, 100), "max_cqe=256", |rt, fabric| {
@@ -168,12 +173,7 @@ fn a_completion_queue_that_is_refused_costs_no_pair_that_is_up() {
             let refused = fabric.live(1);
             assert_eq!((refused.queues, refused.pairs), (before.queues, before.pairs));
             // The room of a pair that has ended is for the one that found none.
-            fabric.fail(1, 0, 1, NO_ANSWER);
-            fails!(
-                rt.write(&eight(Rank(0)), Q0, LIMIT).and_then(|()| rt.wait(Q0, LIMIT)),
-                Error::RequestFailed { queue: Q0, .. }
-            );
-            rt.queue_purge(Q0, LIMIT).expect("purge");
+            lose_pair_with_0(rt, fabric);
             until_by_device(rt, Rank(2), Q0);
             assert!(goes_by_device(rt, Rank(0), Q1));
         }

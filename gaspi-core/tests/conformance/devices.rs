@@ -357,38 +357,32 @@ fn run_on_hosts(
     }
 }
 
+/// Data of both ranks goes by devices, by these and no others.
+fn uses_devices(rt: &Runtime, fabric: &Fabric, used: [bool; 4]) {
+    make(rt, S0, 8192);
+    until_by_device(rt, Rank(1 - rt.rank().0), Q0);
+    meet(rt);
+    assert_eq!([0, 1, 2, 3].map(|device| fabric.live(device).pairs > 0), used);
+    meet(rt);
+}
+
 fn ranks_use_a_network_that_both_have() {
     // Each would take its first device, whose network is the lowest of its host.
     let hosts: [&[[u8; 4]]; 2] = [&[[10, 1, 0, 1], [10, 2, 0, 1]], &[[10, 0, 0, 1], [10, 2, 0, 2]]];
     run_on_networks(&hosts, Asked::usual(), |rt, fabric| {
-        make(rt, S0, 8192);
-        until_by_device(rt, Rank(1 - rt.rank().0), Q0);
-        meet(rt);
-        let pairs = [0, 1, 2, 3].map(|device| fabric.live(device).pairs > 0);
-        assert_eq!(pairs, [false, true, false, true]);
-        meet(rt);
+        uses_devices(rt, fabric, [false, true, false, true]);
     });
     // Where both have the same, it is the lowest one as before.
     let hosts: [&[[u8; 4]]; 2] = [&[[10, 1, 0, 1], [10, 2, 0, 1]], &[[10, 1, 0, 2], [10, 2, 0, 2]]];
     run_on_networks(&hosts, Asked::usual(), |rt, fabric| {
-        make(rt, S0, 8192);
-        until_by_device(rt, Rank(1 - rt.rank().0), Q0);
-        meet(rt);
-        let pairs = [0, 1, 2, 3].map(|device| fabric.live(device).pairs > 0);
-        assert_eq!(pairs, [true, false, true, false]);
-        meet(rt);
+        uses_devices(rt, fabric, [true, false, true, false]);
     });
 }
 
 fn ranks_use_an_infiniband_subnet_that_both_have() {
     // Each would take the lowest of its host.
     run_on_subnets([&[2, 3], &[1, 3]], |rt, fabric| {
-        make(rt, S0, 8192);
-        until_by_device(rt, Rank(1 - rt.rank().0), Q0);
-        meet(rt);
-        let pairs = [0, 1, 2, 3].map(|device| fabric.live(device).pairs > 0);
-        assert_eq!(pairs, [false, true, false, true]);
-        meet(rt);
+        uses_devices(rt, fabric, [false, true, false, true]);
     });
 }
 

@@ -250,7 +250,29 @@ pub extern "C" fn mock_card_fail(
         return libc::EINVAL;
     }
     with(fabric, device, |net| {
-        net.card(device).faults.failures.push(Failure { pair, remaining: nth, status });
+        net.card(device).faults.failures.push(Failure {
+            pair,
+            atomic: false,
+            remaining: nth,
+            status,
+        });
+        0
+    })
+}
+
+/// As [`mock_card_fail`], of the atomic operations of all pairs of the device.
+#[unsafe(no_mangle)]
+pub extern "C" fn mock_card_fail_atomic(fabric: u32, device: u32, nth: u64, status: u32) -> c_int {
+    if nth == 0 || status == 0 {
+        return libc::EINVAL;
+    }
+    with(fabric, device, |net| {
+        net.card(device).faults.failures.push(Failure {
+            pair: 0,
+            atomic: true,
+            remaining: nth,
+            status,
+        });
         0
     })
 }

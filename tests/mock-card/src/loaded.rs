@@ -123,6 +123,8 @@ impl Fabric {
         break_pairs = "mock_card_break"(device: u32, other: u32);
         /// The n-th request of a pair, or of any (0), fails with a status.
         fail = "mock_card_fail"(device: u32, pair: u32, nth: u64, status: u32);
+        /// The n-th atomic operation fails with a status.
+        fail_atomic = "mock_card_fail_atomic"(device: u32, nth: u64, status: u32);
         /// A program is stopped, or goes on (0).
         stop = "mock_card_stop"(device: u32, stopped: c_int);
         /// The requests of a device stay in its send queues, or leave them (0).

@@ -22,7 +22,7 @@ const TAKEN_FROM: usize = 4 << 10;
 const QUEUE: u8 = 0;
 const VALUE: u32 = 1;
 /// The notification of data.
-const ARRIVED: u32 = 0;
+pub(crate) const ARRIVED: u32 = 0;
 /// One that no rank sets.
 const UNSET: u32 = 1000;
 /// Ends the attendance of a target.
@@ -189,11 +189,11 @@ fn asleep(job: &Job, paired: &Paired, delay: Duration, report: &mut Report) -> R
     })
 }
 
-/// gaspi_notify to the peer.
-pub(crate) fn notify(pair: &Pair<'_>, rank: usize, id: u32) -> Result<()> {
+/// gaspi_notify, behind what was written to that rank by the queue.
+pub(crate) fn notify(pair: &Pair<'_>, rank: usize, id: u32, queue: u8) -> Result<()> {
     // SAFETY: no pointers.
     let status =
-        unsafe { (pair.job.procedures.notify)(SEGMENT, rank as u16, id, VALUE, QUEUE, LIMIT_MS) };
+        unsafe { (pair.job.procedures.notify)(SEGMENT, rank as u16, id, VALUE, queue, LIMIT_MS) };
     pair.job.call("gaspi_notify", status)
 }
 
@@ -203,15 +203,15 @@ fn notifies<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
             return Ok(None);
         }
         if !pair.is_remote() {
-            let us = timed(batch, || notify(pair, pair.peer, ARRIVED))?;
+            let us = timed(batch, || notify(pair, pair.peer, ARRIVED, QUEUE))?;
             pair.job.wait(QUEUE)?;
             return Ok(Some(us));
         }
         // What has been posted is not there yet.
-        (0..batch.before).try_for_each(|_| notify(pair, pair.peer, ARRIVED))?;
+        (0..batch.before).try_for_each(|_| notify(pair, pair.peer, ARRIVED, QUEUE))?;
         pair.job.wait(QUEUE)?;
         let begin = Instant::now();
-        (0..batch.operations).try_for_each(|_| notify(pair, pair.peer, ARRIVED))?;
+        (0..batch.operations).try_for_each(|_| notify(pair, pair.peer, ARRIVED, QUEUE))?;
         pair.job.wait(QUEUE)?;
         Ok(Some(micros(begin.elapsed()) / batch.operations as f64))
     })
@@ -241,7 +241,7 @@ fn resets<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
         }
         let all = FIRST..FIRST + batch.all() as u32;
         for id in all.clone() {
-            notify(pair, pair.job.rank, id)?;
+            notify(pair, pair.job.rank, id, QUEUE)?;
         }
         pair.job.wait(QUEUE)?;
         let mut ids = all;
@@ -260,7 +260,7 @@ fn resets<'a>(pair: &'a Pair<'a>) -> Lane<'a> {
 fn check_notification(pair: Option<&Pair<'_>>, participants: usize) -> Result<u64> {
     let Some(pair) = pair else { return Ok(0) };
     if pair.is_initiator() {
-        notify(pair, pair.peer, ARRIVED)?;
+        notify(pair, pair.peer, ARRIVED, QUEUE)?;
         pair.job.wait(QUEUE)?;
     } else {
         receive(pair)?;

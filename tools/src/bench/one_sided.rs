@@ -6,7 +6,7 @@ use crate::failure::Result;
 use crate::job::{Job, micros};
 use crate::links::Link;
 use crate::measure::{Batch, Lane, Measured, Schedule, interleave, timed};
-use crate::notified;
+use crate::notified::{ARRIVED, DONE, await_notification, notify};
 use crate::pair::{Ground, Pair, for_each_size};
 use crate::report::{Layout, Report};
 use crate::row::Row;
@@ -32,10 +32,14 @@ pub(crate) fn check_writes(
     if pair.is_initiator() {
         pair.source.fill(0, size, round);
         pair.segment.write(0, pair.peer, pair.inbox_offset, size, QUEUE)?;
+        notify(pair, pair.peer, ARRIVED, QUEUE)?;
         job.wait(QUEUE)?;
     }
-    job.meet(participants)?;
-    let errors = if pair.is_initiator() { 0 } else { pair.inbox.errors(0, size, round) };
+    let mut errors = 0;
+    if !pair.is_initiator() {
+        await_notification(pair, ARRIVED)?;
+        errors = pair.inbox.errors(0, size, round);
+    }
     // The next round changes what is compared here.
     job.meet(participants)?;
     Ok(errors)
@@ -58,8 +62,9 @@ fn check_both_ways(
     for queue in 0..queues {
         pair.source.fill(0, size, of(pair.is_initiator(), queue));
         pair.segment.write(0, pair.peer, pair.inbox_offset, size, queue)?;
+        notify(pair, pair.peer, ARRIVED, queue)?;
         job.wait(queue)?;
-        job.meet(participants)?;
+        await_notification(pair, ARRIVED)?;
         errors += pair.inbox.errors(0, size, of(!pair.is_initiator(), queue));
         // The next writes change what is compared here.
         job.meet(participants)?;
@@ -174,10 +179,10 @@ pub(crate) fn attended<'a>(pair: &'a Pair<'a>, mut lane: Lane<'a>) -> Lane<'a> {
     Lane::new(move |batch| {
         let us = lane.run(batch)?;
         if pair.is_initiator() {
-            notified::notify(pair, pair.peer, notified::DONE)?;
+            notify(pair, pair.peer, DONE, QUEUE)?;
             pair.job.wait(QUEUE)?;
         } else {
-            notified::await_notification(pair, notified::DONE)?;
+            await_notification(pair, DONE)?;
         }
         Ok(us)
     })

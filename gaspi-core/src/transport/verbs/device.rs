@@ -438,7 +438,7 @@ impl Registration {
                 rights,
             )
         };
-        let region = NonNull::new(region).ok_or_else(|| refusal(len))?;
+        let region = NonNull::new(region).ok_or_else(|| refusal(len, rights))?;
         Ok(Registration { handles: Arc::clone(handles), region })
     }
 
@@ -493,17 +493,19 @@ impl FlushTarget {
     }
 }
 
-/// Why memory was not registered, and what to do about it.
-fn refusal(len: u64) -> String {
+/// Why memory was not registered with these rights, and what to do about it.
+fn refusal(len: u64, rights: u32) -> String {
     let error = io::Error::last_os_error();
+    let is_written = rights & sys::IBV_ACCESS_LOCAL_WRITE != 0;
     match error.raw_os_error() {
         Some(libc::ENOMEM) => format!(
             "the device cannot register {len} bytes ({error}); raise the limit of locked memory \
              (ulimit -l unlimited, or memlock in /etc/security/limits.conf)"
         ),
         Some(libc::EFAULT) => format!(
-            "the device cannot register {len} bytes ({error}); the program must be able to use \
-             all of that memory, and to write to what is no mere source"
+            "the device cannot register {len} bytes ({error}); all of that memory has to be \
+             mapped{}",
+            if is_written { " and writable" } else { "" }
         ),
         _ => format!("the device cannot register {len} bytes: {error}"),
     }

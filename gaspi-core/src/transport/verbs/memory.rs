@@ -77,7 +77,7 @@ impl DeviceTable {
             && is_first
             && !self.forced
         {
-            log::warn!("the RDMA device does not use {}, TCP does: {reason}", segment.id);
+            log::warn!("requests with memory of {} go by TCP: {reason}", segment.id);
         }
         outcome.is_ok()
     }

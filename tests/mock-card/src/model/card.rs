@@ -47,10 +47,12 @@ pub(crate) struct Refusal {
     pub(crate) error: i32,
 }
 
-/// A request that is to fail: the n-th from now of one pair, or of any (0).
+/// A request that is to fail: the n-th from now of one pair, or of any (0), maybe of atomic
+/// operations only.
 #[derive(Clone, Debug)]
 pub(crate) struct Failure {
     pub(crate) pair: u32,
+    pub(crate) atomic: bool,
     pub(crate) remaining: u64,
     pub(crate) status: u32,
 }
@@ -179,10 +181,10 @@ impl Card {
     }
 
     /// The status that a test wants for the request that is posted now.
-    pub(crate) fn planned_failure(&mut self, pair: u32) -> Option<u32> {
+    pub(crate) fn planned_failure(&mut self, pair: u32, atomic: bool) -> Option<u32> {
         let mut status = None;
         self.faults.failures.retain_mut(|failure| {
-            if failure.pair != 0 && failure.pair != pair {
+            if (failure.pair != 0 && failure.pair != pair) || (failure.atomic && !atomic) {
                 return true;
             }
             failure.remaining -= 1;

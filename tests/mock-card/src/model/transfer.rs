@@ -124,7 +124,7 @@ impl Network {
         counters.inline += u64::from(request.flags & flag::INLINE != 0);
         counters.signaled += u64::from(request.flags & flag::SIGNALED != 0);
         counters.solicited += u64::from(request.flags & flag::SOLICITED != 0);
-        card.planned_failure(number)
+        card.planned_failure(number, request.opcode >= opcode::COMPARE_SWAP)
     }
 
     pub(crate) fn post_receive(&mut self, number: u32, receive: Receive) -> Call<()> {
