@@ -81,10 +81,6 @@ impl EmbeddedServer {
         farewell && self.server.finished()
     }
 
-    pub(super) fn is_hub(&self) -> bool {
-        !matches!(self.others, Others::Relay(_))
-    }
-
     /// Serves until all ranks have heard why the exchange has failed, since those that come later
     /// would wait for each other; at most until `limit`. A relay leaves those of other machines to
     /// the hub. Whoever begins another exchange meanwhile is sent away to one that goes on.

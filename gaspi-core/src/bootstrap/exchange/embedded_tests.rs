@@ -151,6 +151,30 @@ fn a_rank_that_cannot_join_serves_its_machine_until_all_there_have_heard() {
     });
 }
 
+#[test]
+fn a_rank_that_hears_of_a_failure_passes_it_on_to_who_has_just_come_to_it() {
+    let id = unique("unable-near");
+    let of = |rank: u16| job(&id, (rank, 4), usize::from(rank / 2), None);
+    thread::scope(|scope| {
+        let hub = scope.spawn(move || refusal(&of(0)));
+        // Serves its machine, and is known to the hub when that one fails.
+        let mut serving = client(&of(2));
+        let known = |pending: String| pending.contains("rank 1 on host1");
+        while !known(serving.poll(Deadline::Now).expect_err("incomplete").to_string()) {
+            thread::yield_now();
+        }
+        scope.spawn(move || tell_unable(&of(1)));
+        // It has asked to join, maybe before the error was there, maybe after.
+        let mut near = client(&of(3));
+        assert!(near.poll(Deadline::Now).expect_err("not told yet").is_timeout());
+        let text = serving.poll(GUARD.deadline()).expect_err("refused").to_string();
+        assert!(text.contains("rank 1 has no memory"), "{text}");
+        let text = near.poll(GUARD.deadline()).expect_err("refused").to_string();
+        assert!(text.contains("rank 1 has no memory"), "{text}");
+        assert!(hub.join().expect("no panic").contains("rank 1 has no memory"));
+    });
+}
+
 fn assert_refused(text: &str) {
     assert!(text.contains("rank 2 has no memory"), "{text}");
 }

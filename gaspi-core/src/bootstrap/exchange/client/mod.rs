@@ -129,7 +129,7 @@ impl Client {
                 }
                 Ok(None) => {}
                 Err(error) => {
-                    if let Some(server) = self.server.take().filter(EmbeddedServer::is_hub) {
+                    if let Some(server) = self.server.take() {
                         server.tell_failure(deadline.at_most(TELL_LIMIT));
                     }
                     self.phase = Phase::Ended(Some(error.clone()));
