@@ -128,6 +128,36 @@ fn contradictions_name_both_and_the_remedy() {
     assert!(refusal(&[SRUN, by_hand]).contains("by gaspi (GASPI_RANK"), "by hand within srun");
 }
 
+/// A process manager may know another size: rank 0, which all launchers agree on, would wait for
+/// ranks that have ended because they do not.
+#[test]
+fn the_size_of_another_launcher_counts_where_the_first_does_not_tell_it() {
+    let first: Set<'_> = &[("PMIX_RANK", "0"), ("PMIX_NAMESPACE", "prterun-ant-77@1")];
+    let other: Set<'_> = &[("RANK", "0"), ("WORLD_SIZE", "3")];
+    assert_eq!(chosen(&[first, other]).expect("pmix"), Some(("pmix", 0, Some(3))));
+    let task = with(&[first, other], |variables| choose(variables).expect("pmix").0);
+    assert_eq!(task.expect("a launcher").1.size_by, Some("torchrun"));
+    // One that tells its own size keeps it.
+    let own: Set<'_> = &[("OMPI_COMM_WORLD_RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "3")];
+    let task = with(&[first, own, other], |variables| choose(variables).expect("pmix").0);
+    assert_eq!(task.expect("a launcher").1.size_by, None);
+    // The third one is compared with the second.
+    let third: Set<'_> = &[
+        ("JOB_COMPLETION_INDEX", "0"),
+        ("GASPI_NRANKS", "4"),
+        ("GASPI_MEETING", "tcp:heat-0.heat:4711"),
+    ];
+    let text = refusal(&[first, other, third]);
+    for words in ["rank 0 of 3 (the size by torchrun)", "by kubernetes (", "rank 0 of 4"] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // Within prterun the variables of srun speak of its daemons.
+    let daemon: Set<'_> = &[("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")];
+    assert_eq!(chosen(&[SRUN, daemon, first]).expect("pmix"), Some(("pmix", 0, None)));
+    let by_srun: Set<'_> = &[("PMIX_NAMESPACE", "slurm.pmix.77.0"), ("PMIX_RANK", "1")];
+    assert_eq!(chosen(&[SRUN, by_srun]).expect("pmix"), Some(("pmix", 1, Some(4))));
+}
+
 #[test]
 fn gaspi_launcher_names_one() {
     let named = |name| [("GASPI_LAUNCHER", name)];

@@ -58,6 +58,8 @@ pub(super) struct Task {
     pub(super) rank: Rank,
     /// `None` where only the process manager knows it.
     pub(super) size: Option<u32>,
+    /// The other launcher whose variables tell the size, where those of this one do not.
+    pub(super) size_by: Option<&'static str>,
 }
 
 impl Task {
@@ -74,7 +76,15 @@ impl Task {
                 size - 1
             ));
         }
-        Ok(Task { rank: Rank(rank as u16), size: Some(size as u32) })
+        Ok(Task { rank: Rank(rank as u16), size: Some(size as u32), size_by: None })
+    }
+
+    /// The same, with the size that another launcher tells if its own does not.
+    fn or_size_by(self, (launcher, other): Choice) -> Task {
+        match (self.size, other.size) {
+            (None, Some(size)) => Task { size: Some(size), size_by: Some(launcher.name()), ..self },
+            _ => self,
+        }
     }
 
     /// A job of as many ranks, of which nothing else is known yet.
@@ -83,9 +93,10 @@ impl Task {
     }
 
     fn says(&self) -> String {
-        match self.size {
-            Some(size) => format!("{} of {size}", self.rank),
-            None => self.rank.to_string(),
+        match (self.size, self.size_by) {
+            (Some(size), None) => format!("{} of {size}", self.rank),
+            (Some(size), Some(by)) => format!("{} of {size} (the size by {by})", self.rank),
+            (None, _) => self.rank.to_string(),
         }
     }
 }
@@ -127,6 +138,8 @@ pub(super) fn choose(variables: &Variables<'_>) -> Result<(Option<Choice>, Strin
             && !first.runs_within(launcher.name(), variables)
         {
             agree(variables, (first, task), (launcher, other))?;
+            // Those behind are compared with it, and so is what a process manager tells.
+            chosen = Some((first, task.or_size_by((launcher, other))));
         }
     }
     let why = match &chosen {

@@ -8,7 +8,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 
 fn task() -> Task {
-    Task { rank: crate::ids::Rank(1), size: Some(4) }
+    Task { rank: crate::ids::Rank(1), size: Some(4), size_by: None }
 }
 
 /// What comes of a manager that does with its end of the connection what `act` says.

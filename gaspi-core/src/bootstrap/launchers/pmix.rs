@@ -2,8 +2,7 @@
 //! run time.
 
 use super::session::{self, Identity, ProcessManager};
-use super::slurm;
-use super::{Launcher, Task};
+use super::{Launcher, SINGLE, Task, slurm};
 use crate::bootstrap::job::{Job, RANKS_MAX};
 use crate::bootstrap::variables::{Variables, wrong};
 use crate::error::Result;
@@ -54,7 +53,7 @@ impl Launcher for Pmix {
         match variables.number("OMPI_COMM_WORLD_SIZE")? {
             Some(size) => Task::new(("PMIX_RANK", rank), ("OMPI_COMM_WORLD_SIZE", size)).map(Some),
             None if rank < u64::from(RANKS_MAX) => {
-                Ok(Some(Task { rank: Rank(rank as u16), size: None }))
+                Ok(Some(Task { rank: Rank(rank as u16), size: None, size_by: None }))
             }
             None => wrong(format!("PMIX_RANK is {rank}; a job has 1 to {RANKS_MAX} ranks")),
         }
@@ -159,16 +158,15 @@ fn open(files: &[OsString], task: Task) -> Result<(Identity, Box<dyn ProcessMana
         Ok(size) => size,
         Err(reason) => return refuse(reason),
     };
-    let Task { rank, size: Some(size) } =
-        Task::new(("the rank that PMIx tells", own.rank().into()), ("the size of the job", size))?
-    else {
+    let told =
+        Task::new(("the rank that PMIx tells", own.rank().into()), ("the size of the job", size))?;
+    let Task { rank, size: Some(size), .. } = told else {
         return refuse("it does not tell the size of the job".to_owned());
     };
-    if rank != task.rank || task.size.is_some_and(|told| told != size) {
-        return refuse(format!(
-            "its library says {rank} of {size}, and the environment {}",
-            task.says()
-        ));
+    match contradiction(told, task) {
+        Some(Contradiction::WithOther(words)) => return wrong(words),
+        Some(Contradiction::WithItself(reason)) => return refuse(reason),
+        None => {}
     }
     // A server that does not tell these costs connections that are not needed, no more.
     let local_size = library.number(&own.job(), "pmix.local.size").unwrap_or(0);
@@ -181,6 +179,38 @@ fn open(files: &[OsString], task: Task) -> Result<(Identity, Box<dyn ProcessMana
         one_machine: local_size == u64::from(size),
     };
     Ok((identity, Box::new(Manager { library, own })))
+}
+
+/// How what the library tells differs from what variables say, in words.
+#[derive(Debug, PartialEq, Eq)]
+enum Contradiction {
+    /// Those of PMIx.
+    WithItself(String),
+    /// Those of another launcher.
+    WithOther(String),
+}
+
+/// Whether `told` by the library differs from the task that was found in the environment.
+fn contradiction(told: Task, task: Task) -> Option<Contradiction> {
+    let has_same_rank = told.rank == task.rank;
+    if has_same_rank && task.size.is_none_or(|size| told.size == Some(size)) {
+        return None;
+    }
+    Some(match task.size_by.filter(|_| has_same_rank) {
+        Some(other) => Contradiction::WithOther(format!(
+            "two launchers contradict each other: by {pmix}, whose library was asked, this is {}, \
+             by the variables of {other} it is {}; set GASPI_LAUNCHER to {pmix}, {other} or \
+             {SINGLE}, or unset the variables of the other one",
+            told.says(),
+            Task { size_by: None, ..task }.says(),
+            pmix = Pmix.name(),
+        )),
+        None => Contradiction::WithItself(format!(
+            "its library says {}, and the environment {}",
+            told.says(),
+            task.says()
+        )),
+    })
 }
 
 struct Manager {
@@ -216,7 +246,33 @@ impl ProcessManager for Manager {
 
 #[cfg(test)]
 mod tests {
-    use super::{Conflict, Mpi, conflict};
+    use super::{Conflict, Contradiction, Mpi, Rank, Task, conflict, contradiction};
+
+    #[test]
+    fn a_size_by_another_launcher_is_compared_with_that_of_the_library() {
+        let told = Task { rank: Rank(0), size: Some(4), size_by: None };
+        assert_eq!(contradiction(told, told), None);
+        assert_eq!(contradiction(told, Task { size: None, ..told }), None);
+        let other = Task { size: Some(3), size_by: Some("torchrun"), ..told };
+        let Some(Contradiction::WithOther(words)) = contradiction(told, other) else {
+            panic!("rank 0 would wait for others that have ended");
+        };
+        let expected = "by pmix, whose library was asked, this is rank 0 of 4, by the variables \
+                        of torchrun it is rank 0 of 3; set GASPI_LAUNCHER to pmix, torchrun or \
+                        single";
+        assert!(words.contains(expected), "{words}");
+        let own = Task { size: Some(3), ..told };
+        let words = "its library says rank 0 of 4, and the environment rank 0 of 3".to_owned();
+        assert_eq!(contradiction(told, own), Some(Contradiction::WithItself(words)));
+        let agreeing = Task { size: Some(4), size_by: Some("torchrun"), ..told };
+        assert_eq!(contradiction(told, agreeing), None);
+        let words = "its library says rank 0 of 4, and the environment rank 1 of 4 (the size by \
+                     torchrun)";
+        assert_eq!(
+            contradiction(told, Task { rank: Rank(1), ..agreeing }),
+            Some(Contradiction::WithItself(words.to_owned()))
+        );
+    }
 
     #[test]
     fn open_mpi_5_has_to_come_first_and_to_go_last() {
