@@ -11,6 +11,7 @@ pub(super) mod areas;
 mod local_ranks;
 pub(super) mod relay;
 pub(super) mod state;
+mod told;
 
 pub use relay::RelayId;
 

@@ -7,6 +7,7 @@
 //! Invariant: a rank hears of exactly one outcome per round, the table or one failure; a failure
 //! is kept until every rank that can still ask has been told.
 
+use super::told::Told;
 use crate::bootstrap::Card;
 use crate::bootstrap::exchange::message::{ATOMICS_FIELD, Failure, Join, MISSING_MAX, Message};
 use crate::bootstrap::exchange::start_status::StartStatus;
@@ -117,7 +118,7 @@ pub(crate) struct ServerState {
     /// will tell about.
     lost: BTreeMap<u16, i32>,
     /// Outcomes that each rank has heard of: the number of its next round.
-    told: Vec<u64>,
+    told: Told,
     /// How a rank ended for good.
     gone: BTreeMap<u16, String>,
     /// Rounds that wait for ranks, or whose failure is not known to all.
@@ -135,7 +136,7 @@ impl ServerState {
             ranks: HashMap::new(),
             start_status: None,
             lost: BTreeMap::new(),
-            told: vec![0; count],
+            told: Told::new(count),
             gone: BTreeMap::new(),
             rounds: BTreeMap::new(),
         }
@@ -226,8 +227,8 @@ impl ServerState {
         let place = self.place(rank);
         let is_named = place.is_empty() && names(reason, rank);
         let reason = if is_named { reason.to_owned() } else { format!("{reason} ({rank}{place})") };
-        let number = self.told[rank.index()];
-        self.told[rank.index()] += 1;
+        let number = self.told.of(rank);
+        self.told.advance(rank);
         let round = self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
         if round.failure.is_some() {
             self.forget();
@@ -238,7 +239,7 @@ impl ServerState {
 
     /// The machine of `rank` cannot take part in the rank's next round.
     pub(crate) fn failed(&mut self, rank: Rank, failure: Failure) -> Vec<Action> {
-        let Some(number) = self.told.get(rank.index()).copied() else { return Vec::new() };
+        let Some(number) = self.told.find(rank) else { return Vec::new() };
         self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
         self.fail(number, failure)
     }
@@ -262,7 +263,7 @@ impl ServerState {
     pub(crate) fn closed(&mut self, connection: ConnectionId) -> Vec<Action> {
         let Some(rank) = self.ranks.get(&connection).copied() else { return Vec::new() };
         let Some(claim) = self.release(rank) else { return Vec::new() };
-        let (pid, number) = (claim.pid, self.told[rank.index()]);
+        let (pid, number) = (claim.pid, self.told.of(rank));
         if claim.life == Life::InJob {
             return self.lose(rank, pid);
         }
@@ -270,7 +271,7 @@ impl ServerState {
         if !waiting {
             return Vec::new();
         }
-        self.told[rank.index()] += 1;
+        self.told.advance(rank);
         let place = self.place(rank);
         let reason = format!("{rank} (process {pid}{place}) ended during init");
         self.fail(number, Failure::Meeting(reason))
@@ -293,8 +294,9 @@ impl ServerState {
         if rank.index() >= self.claims.len() || self.gone.contains_key(&rank.0) {
             return Vec::new();
         }
-        let number = self.told[rank.index()];
+        let number = self.told.of(rank);
         self.gone.insert(rank.0, how.to_owned());
+        self.told.gone(rank);
         let member = self.release(rank).is_some_and(|claim| claim.life == Life::InJob);
         let lost = self.lost.remove(&rank.0).is_some();
         let failure = self.missing_for_good(rank);
@@ -320,7 +322,7 @@ impl ServerState {
 
     /// The ranks that `rank` waits for in a round; `None` if it waits in none.
     pub(crate) fn missing(&self, rank: Rank) -> Option<Vec<Rank>> {
-        let round = self.rounds.get(self.told.get(rank.index())?)?;
+        let round = self.rounds.get(&self.told.find(rank)?)?;
         round.joined.get(&rank.0)?;
         Some(round.missing.iter().copied().map(Rank).collect())
     }
@@ -333,8 +335,7 @@ impl ServerState {
 
     fn missing_for_good(&self, rank: Rank) -> Failure {
         let how = self.gone.get(&rank.0).map_or("", String::as_str);
-        let when =
-            if self.told[rank.index()] == 0 { "before it joined the job" } else { "already" };
+        let when = if self.told.of(rank) == 0 { "before it joined the job" } else { "already" };
         let place = self.place(rank);
         Failure::Meeting(format!("{rank}{place} has ended {when} ({how})"))
     }
@@ -350,7 +351,7 @@ impl ServerState {
             );
             // The others come later, and wait for this rank: their round has failed too.
             let failure = Failure::Environment(reason);
-            let number = self.told.iter().copied().min().unwrap_or(0);
+            let number = self.told.least();
             let round = self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
             round.failure.get_or_insert(failure.clone());
             return refusal(connection, failure);
@@ -369,14 +370,14 @@ impl ServerState {
 
     fn admit(&mut self, connection: ConnectionId, join: Join) -> Vec<Action> {
         let rank = join.card.rank;
-        let number = self.told[rank.index()];
+        let number = self.told.of(rank);
         let gone = self.gone.keys().next().map(|rank| self.missing_for_good(Rank(*rank)));
         let round = self.rounds.entry(number).or_insert_with(|| Round::of(self.size));
         if round.failure.is_none() {
             round.failure = gone;
         }
         if let Some(failure) = round.failure.clone() {
-            self.told[rank.index()] += 1;
+            self.told.advance(rank);
             self.forget();
             return refusal(connection, failure);
         }
@@ -453,9 +454,7 @@ impl ServerState {
             return self.fail(number, failure);
         }
         let Some(round) = self.rounds.remove(&number) else { return Vec::new() };
-        for told in &mut self.told {
-            *told = number + 1;
-        }
+        self.told.set_all(number + 1);
         for claim in self.claims.iter_mut().flatten() {
             claim.life = Life::InJob;
         }
@@ -475,7 +474,7 @@ impl ServerState {
         let mut actions = Vec::new();
         for rank in waiting.into_keys() {
             if let Some(claim) = self.release(Rank(rank)) {
-                self.told[usize::from(rank)] = number + 1;
+                self.told.set(Rank(rank), number + 1);
                 actions.extend(refusal(claim.connection, failure.clone()));
             }
         }
@@ -490,9 +489,7 @@ impl ServerState {
 
     /// Drops the failures that every rank that still lives has heard of.
     fn forget(&mut self) {
-        let living = |rank: usize| !self.gone.contains_key(&(rank as u16));
-        let told = self.told.iter().enumerate().filter(|(rank, _)| living(*rank));
-        let least = told.map(|(_, told)| *told).min().unwrap_or(u64::MAX);
+        let least = self.told.least_of_living().unwrap_or(u64::MAX);
         self.rounds.retain(|number, round| round.failure.is_none() || *number >= least);
     }
 }

@@ -224,6 +224,45 @@ fn the_work_of_a_start_grows_with_the_ranks_and_not_with_their_square() {
     assert!(took < std::time::Duration::from_secs(20), "{took:?}");
 }
 
+/// Each rank that comes behind a failure hears of it by the same work, however many there are.
+#[test]
+fn telling_all_of_a_failure_looks_at_each_rank_a_few_times() {
+    let size = 65_535;
+    let steps_of = |server: &mut ServerState, what: &dyn Fn(&mut ServerState)| {
+        let before = server.told.steps();
+        what(server);
+        server.told.steps() - before
+    };
+    let mut server = ServerState::new("j", size);
+    server.gone(Rank(7), "exit status 1");
+    let all = (0..size as u16).filter(|rank| *rank != 7);
+    let steps = steps_of(&mut server, &|server| {
+        for rank in all.clone() {
+            let told = failures(&done(server.join(rank.into(), join_of(rank, size))));
+            assert!(told[0].1.contains("rank 7 has ended before it joined"), "{told:?}");
+        }
+    });
+    assert!(steps <= 8 * u64::from(size), "{steps} for those that join");
+    assert!(!server.has_to_tell(), "all that live know");
+    let mut server = ServerState::new("j", size);
+    server.failed(Rank(7), Failure::Meeting("no memory".to_owned()));
+    let steps = steps_of(&mut server, &|server| {
+        for rank in all.clone() {
+            let (job, reason) = ("j".to_owned(), "no room".to_owned());
+            server.hear(rank.into(), &Message::Unable { job, rank: Rank(rank), reason });
+        }
+    });
+    assert!(steps <= 8 * u64::from(size), "{steps} for those that cannot join");
+    assert!(server.has_to_tell(), "rank 7 has not heard");
+    let steps = steps_of(&mut server, &|server| {
+        for rank in all.clone() {
+            let told = failures(&done(server.join(rank.into(), join_of(rank, size - 1))));
+            assert_eq!(told.len(), 1);
+        }
+    });
+    assert!(steps <= 8 * u64::from(size), "{steps} for those with another size");
+}
+
 fn over_hosts() -> ServerState {
     let mut server = ServerState::over_hosts("j", ["a", "b", "b"].map(Arc::from).into());
     for rank in 0..3 {
