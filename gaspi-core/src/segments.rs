@@ -161,7 +161,8 @@ impl Inner {
                 *rank != self.ranks.me && self.ranks.liveness(*rank) == liveness::JOINED
             };
             ended.iter().find_map(|segment| {
-                let ranks = (0..self.ranks.size).map(|rank| Rank(rank as u16)).filter(alive);
+                // Others do not map the words that tell of copies.
+                let ranks = self.ranks.area.locals().iter().copied().filter(alive);
                 Some((segment.id, segment.copied_by(ranks)?))
             })
         };

@@ -64,6 +64,27 @@ fn segments_are_made_while_the_delete_of_another_one_waits() {
     assert_eq!(memory, [0; 8]);
 }
 
+/// Those of other nodes do not map the words that tell of copies.
+#[test]
+fn a_delete_asks_the_ranks_of_its_node_only() {
+    let join = |rank: u16| {
+        let job = Job::in_process("asks", Rank(rank), 2).on_node(rank.into());
+        PendingInit::new(job, Config::default()).unwrap().wait(LIMIT).unwrap()
+    };
+    let (first, second) = std::thread::scope(|scope| {
+        let second = scope.spawn(|| join(1));
+        (join(0), second.join().unwrap())
+    });
+    let (bound, mut memory) = (SegmentId(0), [0u64; 8]);
+    // SAFETY: the memory outlives both ranks.
+    unsafe { first.segment_bind(bound, memory.as_mut_ptr().cast(), 64) }.unwrap();
+    let own = first.inner().ranks.targets_of(Rank(0)).get_arc(bound).unwrap();
+    let mark = own.copying(Rank(1)).unwrap();
+    assert_eq!(first.segment_delete(bound), Ok(()));
+    drop((mark, first, second));
+    assert_eq!(memory, [0; 8]);
+}
+
 #[test]
 fn a_thread_that_counts_after_its_rank_has_left_counts_for_the_next_one() {
     let counts_for = |runtime: &Runtime| {
