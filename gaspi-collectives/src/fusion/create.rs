@@ -17,6 +17,7 @@ use super::fused::Fused;
 use super::handles::Fusions;
 use super::layout::{BucketLayout, Layout};
 use super::memory::BucketMemory;
+use super::occupied::Occupied;
 use super::stall::Stalls;
 use super::{Options, Order, Tensor};
 use crate::algorithms::Algorithm;
@@ -454,7 +455,7 @@ fn assemble(
         None => Target::of(&mut []),
     };
     let own = memory.source().start().addr();
-    let own = own..own + memory.len();
+    let (own, occupied) = (own..own + memory.len(), Arc::<Occupied>::default());
     let fused = Arc::new_cyclic(|fused| {
         let buckets = prepared.into_iter().zip(&layout.buckets).enumerate();
         let buckets = buckets.map(|(index, ((executor, signature, plan, arithmetic), bucket))| {
@@ -468,7 +469,7 @@ fn assemble(
                 plan,
                 arithmetic,
                 countdown: Countdown::new(bucket.tensors.len(), contributions),
-                memory: BucketMemory::new(memory, layout, index, contributions),
+                memory: BucketMemory::new((memory, &occupied), layout, index, contributions),
             }
         });
         let buckets: Box<[Bucket]> = buckets.collect();
@@ -486,6 +487,7 @@ fn assemble(
             stalls,
             direct: direct::all(layout, own.start),
             own,
+            occupied,
         }
     });
     Ok(fused)

@@ -15,6 +15,7 @@ use super::direct::Direct;
 use super::ends::{Ends, OnEnd};
 use super::layout::{Layout, Place};
 use super::memory::Part;
+use super::occupied::Occupied;
 use super::stall::{Stalls, Subject, Watch};
 use super::{Options, Tensor};
 use crate::datatype::DataType;
@@ -44,6 +45,8 @@ pub(crate) struct Fused {
     pub(super) direct: Box<[Direct]>,
     /// The addresses of the memory of all buckets.
     pub(super) own: Range<usize>,
+    /// Those of all other memory of the buckets.
+    pub(super) occupied: Arc<Occupied>,
 }
 
 impl fmt::Debug for Fused {
@@ -275,6 +278,22 @@ impl Fused {
             return Ok(true);
         }
         Err(overlaps(found.tensor, bytes, what))
+    }
+
+    /// Whether the sum of a tensor may be written there.
+    ///
+    /// # Errors
+    /// [`Error::Size`]: it overlaps memory of the buckets, also what is lent, elsewhere than in the
+    /// place of the tensor.
+    pub(super) fn check_result(&self, found: &Found<'_>, result: *const u8) -> Result<()> {
+        if result.is_null() || self.check_overlap(found, result, "result")? {
+            return Ok(());
+        }
+        let (address, bytes) = (result.addr(), found.bytes(found.ty));
+        let range = address..address.saturating_add(bytes as usize);
+        let is_allowed =
+            !self.occupied.overlaps(&range) || found.bucket.memory.is_place(found.part(), result);
+        if is_allowed { Ok(()) } else { Err(overlaps(found.tensor, bytes, "result")) }
     }
 
     /// Starts the all-reduce of a bucket, all contributions to which have been made, or has it wait

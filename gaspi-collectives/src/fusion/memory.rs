@@ -4,30 +4,40 @@
 //! works in other memory, which is made when it is needed. The sums of a step stay where they are
 //! until the next one is reduced.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
 use gaspi_core::sync::Mutex;
 use gaspi_core::{ArenaMemory, Error, Result, Runtime};
 
 use super::layout::{ALIGNMENT, Layout};
+use super::occupied::{Noted, Occupied};
 use crate::kernel::{Buffer, Target};
 
 /// Memory of this process, aligned as places of tensors are.
 #[derive(Debug)]
 struct Plain {
+    /// First: forgotten before it is freed.
+    _noted: Noted,
     buffer: Buffer,
     bytes: u64,
 }
 
 impl Plain {
-    fn new(bytes: u64) -> Plain {
-        Plain { buffer: Buffer::new(bytes + ALIGNMENT), bytes }
+    fn new(occupied: &Arc<Occupied>, bytes: u64) -> Plain {
+        let buffer = Buffer::new(bytes + ALIGNMENT);
+        let start = Plain::aligned(&buffer, bytes).source().start();
+        Plain { _noted: occupied.note(start, bytes), buffer, bytes }
+    }
+
+    fn aligned(buffer: &Buffer, bytes: u64) -> Target<'_> {
+        let all = buffer.target(buffer.len());
+        let start = all.source().start() as u64;
+        all.part(start.next_multiple_of(ALIGNMENT) - start, bytes)
     }
 
     fn target(&self) -> Target<'_> {
-        let all = self.buffer.target(self.buffer.len());
-        let start = all.source().start() as u64;
-        all.part(start.next_multiple_of(ALIGNMENT) - start, self.bytes)
+        Plain::aligned(&self.buffer, self.bytes)
     }
 
     fn at(&self, offset: u64) -> *mut u8 {
@@ -60,7 +70,7 @@ pub(super) struct Part {
 struct Memory {
     start: *mut u8,
     /// What it lies in; none for the first one, which lies in the memory of all buckets.
-    arena: Option<ArenaMemory>,
+    arena: Option<(Noted, ArenaMemory)>,
     /// Results in the type of the tensors, where another type travels; the step of each tensor's.
     plain: Option<Plain>,
     plain_steps: Vec<u64>,
@@ -69,7 +79,7 @@ struct Memory {
 }
 
 impl Memory {
-    fn new(start: *mut u8, arena: Option<ArenaMemory>) -> Memory {
+    fn new(start: *mut u8, arena: Option<(Noted, ArenaMemory)>) -> Memory {
         Memory { start, arena, plain: None, plain_steps: Vec::new(), lent: Vec::new() }
     }
 
@@ -125,6 +135,8 @@ pub(super) struct BucketMemory {
     /// What lies between tensors: places and lengths. It is summed with them, and so is cleared: a
     /// NaN or subnormal numbers would cost time, or trap where the program wants that.
     gaps: Box<[(u64, u64)]>,
+    /// Where all but the first memory lie, with those of the other buckets.
+    occupied: Arc<Occupied>,
 }
 
 /// Clears gaps of a memory that begins at `start`.
@@ -141,7 +153,7 @@ unsafe fn clear(start: *mut u8, gaps: &[(u64, u64)]) {
 impl BucketMemory {
     /// The memories of a bucket of the layout, the first of which lies in that of all buckets.
     pub(super) fn new(
-        of_all: Target<'static>,
+        (of_all, occupied): (Target<'static>, &Arc<Occupied>),
         layout: &Layout,
         bucket: usize,
         contributions: u32,
@@ -163,8 +175,9 @@ impl BucketMemory {
             starts: [start, start].map(AtomicPtr::new),
             bytes: first.len() as u64,
             plain_bytes,
-            partial_sums: partial_sums.map(|bytes| PartialSums(Plain::new(bytes))),
+            partial_sums: partial_sums.map(|bytes| PartialSums(Plain::new(occupied, bytes))),
             gaps: gaps.into(),
+            occupied: Arc::clone(occupied),
         }
     }
 
@@ -247,7 +260,8 @@ impl BucketMemory {
         })?;
         // SAFETY: checked range: it has as many bytes as the bucket, and is fresh.
         unsafe { clear(arena.pointer(), &self.gaps) };
-        Ok(Memory::new(arena.pointer(), Some(arena)))
+        let start = arena.pointer();
+        Ok(Memory::new(start, Some((self.occupied.note(start, self.bytes), arena))))
     }
 
     /// Lends the sum of a tensor that was computed in `step`, the last one in which it was
@@ -264,7 +278,7 @@ impl BucketMemory {
         let [of_step, of_next] = [step, step + 1].map(|step| memories.by_turn[turn(step)]);
         // Relaxed: changed under the lock.
         if self.ready.load(Ordering::Relaxed) > step && of_step == of_next {
-            let plain = Plain::new(part.plain_bytes);
+            let plain = Plain::new(&self.occupied, part.plain_bytes);
             read(plain.target(), self.of_step(step));
             let lent = plain.at(0).cast_const();
             memories.snapshots.push(Snapshot { nth: part.nth, plain });
@@ -278,7 +292,8 @@ impl BucketMemory {
             return memory.start.wrapping_add(part.at as usize).cast_const();
         };
         memory.plain_steps.resize(most, 0);
-        let plain = memory.plain.get_or_insert_with(|| Plain::new(plain_bytes));
+        let plain = || Plain::new(&self.occupied, plain_bytes);
+        let plain = memory.plain.get_or_insert_with(plain);
         if memory.plain_steps[part.nth] != step {
             memory.plain_steps[part.nth] = step;
             read(plain.target().part(part.plain_at, part.plain_bytes), self.of_step(step));
@@ -290,10 +305,17 @@ impl BucketMemory {
     pub(super) fn place(&self, part: Part) -> *mut u8 {
         let mut memories = self.memories.lock();
         let memory = &mut memories.all[0];
-        match self.plain_bytes {
-            None => memory.start.wrapping_add(part.at as usize),
-            Some(bytes) => memory.plain.get_or_insert_with(|| Plain::new(bytes)).at(part.plain_at),
-        }
+        let Some(bytes) = self.plain_bytes else {
+            return memory.start.wrapping_add(part.at as usize);
+        };
+        let plain = || Plain::new(&self.occupied, bytes);
+        memory.plain.get_or_insert_with(plain).at(part.plain_at)
+    }
+
+    /// Whether that is the place of a tensor.
+    pub(super) fn is_place(&self, part: Part, memory: *const u8) -> bool {
+        let memories = self.memories.lock();
+        memories.all[0].place(part, self.plain_bytes.is_none()) == Some(memory)
     }
 
     /// Takes back a result of a tensor; false if none is lent there.
@@ -315,7 +337,8 @@ impl BucketMemory {
     /// Lets go of memory that other ranks may still write to.
     pub(super) fn abandon(&self) {
         let mut memories = self.memories.lock();
-        memories.all.drain(1..).filter_map(|memory| memory.arena).for_each(ArenaMemory::abandon);
+        let arenas = memories.all.drain(1..).filter_map(|memory| memory.arena);
+        arenas.for_each(|(_, arena)| arena.abandon());
         memories.by_turn = [0; 2];
     }
 }

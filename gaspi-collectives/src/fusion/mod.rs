@@ -21,6 +21,7 @@ mod fused;
 pub mod handles;
 mod layout;
 mod memory;
+mod occupied;
 mod stall;
 
 use std::os::fd::RawFd;
@@ -206,7 +207,7 @@ impl<'r> Fusion<'r> {
     /// `result` is null or writable for the bytes of the tensor.
     pub unsafe fn wait(&self, tensor: usize, result: *mut u8, timeout: Timeout) -> Result<()> {
         let Some(found) = self.fused.find(tensor)? else { return Ok(()) };
-        self.fused.check_overlap(&found, result, "result")?;
+        self.fused.check_result(&found, result)?;
         let step = self.fused.wait(&found, timeout)?;
         if result.is_null() {
             return Ok(());

@@ -267,56 +267,111 @@ fn messages_and_copies_of_a_step_are_counted() {
     });
 }
 
+/// Whether tensor 0 refuses to write its sum there.
+fn assert_refused(fusion: &Fusion<'_>, result: *const u8) {
+    let result = result.cast_mut();
+    let overlap = |error: Error| {
+        assert!(matches!(error, Error::Size { .. }), "{error}");
+        let text = "the result of tensor 0 overlaps the memory of the fused buffer";
+        assert!(error.to_string().contains(text), "{error}");
+    };
+    // SAFETY: the fused buffer is as long as its tensors; nothing is to be written.
+    overlap(unsafe { fusion.wait(0, result, LIMIT) }.expect_err("it overlaps"));
+    // SAFETY: the same.
+    overlap(unsafe { fusion.test(0, result) }.expect_err("it overlaps"));
+}
+
 /// Else a sum would overwrite a tensor that is being reduced.
 fn no_sum_is_written_over_other_tensors() {
-    ranks::run(2, |rt| {
-        let me = rt.rank().index();
-        let fusion = one_bucket(rt, None);
-        let place = fusion.tensor_ptr(0).expect("a place");
-        let other = fusion.tensor_ptr(1).expect("a place");
-        let overlap = |error: Error| {
-            assert!(matches!(error, Error::Size { .. }), "{error}");
-            let text = "the result of tensor 0 overlaps the memory of the fused buffer";
-            assert!(error.to_string().contains(text), "{error}");
-        };
-        let refused = |result: *mut u8| {
-            // SAFETY: the fused buffer is as long as its tensors; nothing is to be written.
-            overlap(unsafe { fusion.wait(0, result, LIMIT) }.expect_err("it overlaps"));
-            // SAFETY: the same.
-            overlap(unsafe { fusion.test(0, result) }.expect_err("it overlaps"));
-        };
-        let wrong = [
-            other,
-            place.wrapping_add(4),
-            place.wrapping_sub(4 * COUNTS[0] - 1),
-            other.wrapping_add(4 * COUNTS[1] - 1),
-        ];
-        for step in 0..3 {
-            submit_step(&fusion, me, 0, step);
-            // Before the step can end, and behind its end.
-            wrong.into_iter().for_each(refused);
-            let own = contribution(me, 1, step, COUNTS[1]);
-            // SAFETY: the place of the tensor, which has not been submitted in this step.
-            unsafe { other.cast::<f32>().copy_from_nonoverlapping(own.as_ptr(), own.len()) };
-            wrong.into_iter().for_each(refused);
-            // SAFETY: the tensor's own place.
-            unsafe { fusion.submit(1, other, 1.0) }.expect("submitted");
-            wait(&fusion, 0, COUNTS[0]);
-            wrong.into_iter().for_each(refused);
-            assert_eq!(read(other, COUNTS[1]), expected(1, step));
-            // SAFETY: the tensor's own place, which is not under way.
-            unsafe { fusion.wait(0, place, LIMIT) }.expect("the sum lies there");
-            assert_eq!(read(place, COUNTS[0]), expected(0, step));
-        }
-        // The sum of a step in other memory comes to the tensor's own place, too.
-        let lent = fusion.result(1, LIMIT).expect("a result");
-        (0..2).for_each(|tensor| submit_step(&fusion, me, tensor, 3));
+    ranks::run(2, |rt| WIRES.into_iter().for_each(|wire| try_to_overwrite_tensors(rt, wire)));
+}
+
+fn try_to_overwrite_tensors(rt: &Runtime, wire: Option<DataType>) {
+    let me = rt.rank().index();
+    let fusion = one_bucket(rt, wire);
+    let place = fusion.tensor_ptr(0).expect("a place");
+    let other = fusion.tensor_ptr(1).expect("a place");
+    let refused = |result: *mut u8| assert_refused(&fusion, result);
+    let wrong = [
+        other,
+        place.wrapping_add(4),
+        place.wrapping_sub(4 * COUNTS[0] - 1),
+        other.wrapping_add(4 * COUNTS[1] - 1),
+    ];
+    for step in 0..3 {
+        submit_step(&fusion, me, 0, step);
+        // Before the step can end, and behind its end.
+        wrong.into_iter().for_each(refused);
+        let own = contribution(me, 1, step, COUNTS[1]);
+        // SAFETY: the place of the tensor, which has not been submitted in this step.
+        unsafe { other.cast::<f32>().copy_from_nonoverlapping(own.as_ptr(), own.len()) };
+        wrong.into_iter().for_each(refused);
+        // SAFETY: the tensor's own place.
+        unsafe { fusion.submit(1, other, 1.0) }.expect("submitted");
+        wait(&fusion, 0, COUNTS[0]);
+        wrong.into_iter().for_each(refused);
+        // A sum that travels otherwise comes when it is asked for.
+        let there = if wire.is_none() { expected(1, step) } else { own };
+        assert_eq!(read(other, COUNTS[1]), there, "{wire:?}");
         // SAFETY: the tensor's own place, which is not under way.
-        unsafe { fusion.wait(0, place, LIMIT) }.expect("the sum is copied");
-        assert_eq!(read(place, COUNTS[0]), expected(0, 3));
-        assert_eq!(read(lent, COUNTS[1]), expected(1, 2));
-        fusion.release(1, lent).expect("it was lent");
-    });
+        unsafe { fusion.wait(0, place, LIMIT) }.expect("the sum lies there");
+        assert_eq!(read(place, COUNTS[0]), expected(0, step));
+    }
+    // The sum of a step in other memory comes to the tensor's own place, too.
+    let lent = fusion.result(1, LIMIT).expect("a result");
+    (0..2).for_each(|tensor| submit_step(&fusion, me, tensor, 3));
+    // SAFETY: the tensor's own place, which is not under way.
+    unsafe { fusion.wait(0, place, LIMIT) }.expect("the sum is copied");
+    assert_eq!(read(place, COUNTS[0]), expected(0, 3));
+    assert_eq!(read(lent, COUNTS[1]), expected(1, 2));
+    fusion.release(1, lent).expect("it was lent");
+}
+
+/// It would change, or a step that is reduced there.
+fn no_sum_is_written_over_other_memory_that_is_or_was_lent() {
+    ranks::run(2, |rt| WIRES.into_iter().for_each(|wire| try_to_overwrite_results(rt, wire)));
+}
+
+fn try_to_overwrite_results(rt: &Runtime, wire: Option<DataType>) {
+    let me = rt.rank().index();
+    let fusion = one_bucket(rt, wire);
+    let submit_all = |step| (0..2).for_each(|tensor| submit_step(&fusion, me, tensor, step));
+    let lend = || [0, 1].map(|tensor| fusion.result(tensor, LIMIT).expect("a result"));
+    let release = |lent: [*const u8; 2]| {
+        (0..2).for_each(|tensor| fusion.release(tensor, lent[tensor]).expect("it was lent"));
+    };
+    let holds = |lent: [*const u8; 2], step| {
+        (0..2).for_each(|nth| assert_eq!(read(lent[nth], COUNTS[nth]), expected(nth, step)));
+    };
+    submit_all(0);
+    let first = lend();
+    submit_all(1);
+    let second = lend();
+    for result in [second[0], second[1], first[1], second[1].wrapping_add(4 * COUNTS[1] - 1)] {
+        assert_refused(&fusion, result);
+    }
+    holds(first, 0);
+    holds(second, 1);
+    // The next step works there again.
+    release(second);
+    submit_step(&fusion, me, 1, 2);
+    second.into_iter().for_each(|result| assert_refused(&fusion, result));
+    submit_step(&fusion, me, 0, 2);
+    holds(lend(), 2);
+    holds(first, 0);
+    release(first);
+    // A sum that is copied when it is lent, since the next step has begun in its memory.
+    submit_all(3);
+    wait(&fusion, 0, COUNTS[0]);
+    submit_step(&fusion, me, 1, 4);
+    let copied = fusion.result(0, LIMIT).expect("a result");
+    assert_refused(&fusion, copied);
+    assert_refused(&fusion, copied.wrapping_add(4 * COUNTS[0] - 1));
+    assert_eq!(read(copied, COUNTS[0]), expected(0, 3));
+    fusion.release(0, copied).expect("it was lent");
+    submit_step(&fusion, me, 0, 4);
+    assert_eq!(wait(&fusion, 0, COUNTS[0]), expected(0, 4));
+    assert_eq!(wait(&fusion, 1, COUNTS[1]), expected(1, 4));
 }
 
 tests! {
@@ -329,5 +384,6 @@ tests! {
         a_place_serves_for_the_first_contribution_only,
         each_tensor_of_a_bucket_tells_of_its_end,
         no_sum_is_written_over_other_tensors,
+        no_sum_is_written_over_other_memory_that_is_or_was_lent,
         messages_and_copies_of_a_step_are_counted;
 }
