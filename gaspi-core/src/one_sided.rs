@@ -13,11 +13,13 @@ use crate::error::{Error, Result};
 use crate::fast_path::FastPath;
 use crate::ids::{NotificationId, QueueId, Rank, SegmentId};
 use crate::runtime::{Inner, Runtime};
-use crate::segment::{Segment, Target};
+use crate::segment::table::Table;
+use crate::segment::{Reach, Segment, Target};
 use crate::statistics::PeerCounter;
 use crate::sync::epoch::{self, Guard};
 use crate::timeout::Timeout;
 use crate::transport::shm::copy::Direction;
+use crate::transport::verbs::ListInHand;
 use slow_path::Posting;
 use std::sync::Arc;
 
@@ -185,6 +187,7 @@ impl Inner {
         let losses = signal.map(|_| q.losses(list.rank));
         let to = Posting { id: queue, queue: q };
         let (mut last, mut moved, mut left) = (None, true, false);
+        let gathered = self.gather(list, targets, queue, &inside);
         for t in list.elements().inspect(|t| last = Some(*t)).filter(|t| t.size > 0) {
             self.count_transfer(&inside, direction, &t, false);
             let local = self.local(t.local, &inside)?;
@@ -218,8 +221,23 @@ impl Inner {
                 ));
             }
         }
+        drop(gathered);
         self.tcp().look_behind_posts();
         Ok(())
+    }
+
+    /// Has a device get the elements of a list together.
+    fn gather(
+        &self,
+        list: &TransferList<'_>,
+        targets: Option<&Table<Target>>,
+        queue: QueueId,
+        inside: &Guard,
+    ) -> Option<ListInHand<'_>> {
+        let verbs = self.endpoints.verbs(self)?;
+        let target = self.target_in(targets, list.rank, *list.remote.first()?, inside).ok()?;
+        let is_by_device = matches!(target.reach, Reach::Device { .. });
+        is_by_device.then(|| verbs.gather(queue, list.rank))
     }
 }
 

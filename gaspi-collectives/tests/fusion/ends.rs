@@ -402,6 +402,4 @@ tests! {
         a_function_takes_sums_and_submits_the_next_step,
         a_death_is_told_to_the_function_the_descriptor_and_next,
         next_says_at_once_that_there_are_no_buckets;
-    VERBS_PAIRS:
-        a_death_is_told_to_the_function_the_descriptor_and_next;
 }

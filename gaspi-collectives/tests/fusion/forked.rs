@@ -14,7 +14,29 @@ fn words() -> TypedRequest<'static, f64> {
 /// Something that a rank has begun, and that cannot end before the other one has begun it.
 enum Begun<'r> {
     Started(Started<'static, f64>),
-    /// Its value was leaked.
+    Prepared(StartedAgain),
+    Fused(Fusion<'r>),
+}
+
+/// A start, and the prepared operation that it borrows; dropped in this order.
+struct StartedAgain {
+    started: Started<'static, f64>,
+    _prepared: Box<Prepared<'static, f64>>,
+}
+
+impl StartedAgain {
+    fn new(mut prepared: Box<Prepared<'static, f64>>) -> StartedAgain {
+        let started = prepared.start().expect("started");
+        // SAFETY: the box does not move what is borrowed, outlives it, and is not used besides.
+        let started =
+            unsafe { std::mem::transmute::<Started<'_, f64>, Started<'static, f64>>(started) };
+        StartedAgain { started, _prepared: prepared }
+    }
+}
+
+/// What both ranks have made together.
+enum Made<'r> {
+    Nothing,
     Prepared(Box<Prepared<'static, f64>>),
     Fused(Fusion<'r>),
 }
@@ -27,33 +49,29 @@ enum Kind {
 }
 
 impl Kind {
-    /// What both ranks do together.
-    fn made(self, rt: &Runtime) -> Option<Begun<'_>> {
+    fn made(self, rt: &Runtime) -> Made<'_> {
         match self {
-            Kind::Started => None,
+            Kind::Started => Made::Nothing,
             Kind::Prepared => {
                 let prepared = prepare(rt, ALL, words(), LIMIT).expect("prepared");
-                Some(Begun::Prepared(Box::new(prepared)))
+                Made::Prepared(Box::new(prepared))
             }
-            Kind::Fused => Some(Begun::Fused(create(rt, &floats(&[MANY]), &Options::default()))),
+            Kind::Fused => Made::Fused(create(rt, &floats(&[MANY]), &Options::default())),
         }
     }
+}
 
-    fn begun<'r>(self, rt: &'r Runtime, made: Option<Begun<'r>>) -> Begun<'r> {
-        match made {
-            None => {
+impl<'r> Made<'r> {
+    fn begin(self, rt: &'r Runtime) -> Begun<'r> {
+        match self {
+            Made::Nothing => {
                 let started = start(rt, ALL, words().background(), LIMIT);
                 Begun::Started(started.expect("started"))
             }
-            Some(Begun::Prepared(mut prepared)) => {
-                std::mem::forget(prepared.start().expect("started"));
-                Begun::Prepared(prepared)
-            }
-            Some(made) => {
-                if let Begun::Fused(fusion) = &made {
-                    submit(fusion, 0, &vec![1.0; MANY]);
-                }
-                made
+            Made::Prepared(prepared) => Begun::Prepared(StartedAgain::new(prepared)),
+            Made::Fused(fusion) => {
+                submit(&fusion, 0, &vec![1.0; MANY]);
+                Begun::Fused(fusion)
             }
         }
     }
@@ -61,13 +79,12 @@ impl Kind {
 
 impl Begun<'_> {
     fn end(self) {
-        match self {
-            Begun::Started(mut started) => {
-                assert_eq!(started.wait(LIMIT).expect("it ends well")[MANY - 1], 2.0);
-            }
-            Begun::Prepared(prepared) => assert_eq!(prepared.output()[MANY - 1], 2.0),
-            Begun::Fused(fusion) => assert_eq!(wait(&fusion, 0, MANY)[MANY - 1], 2.0),
-        }
+        let last = match self {
+            Begun::Started(mut started) => started.wait(LIMIT).expect("it ends well")[MANY - 1],
+            Begun::Prepared(mut again) => again.started.wait(LIMIT).expect("a sum")[MANY - 1],
+            Begun::Fused(fusion) => wait(&fusion, 0, MANY)[MANY - 1].into(),
+        };
+        assert_eq!(last, 2.0);
     }
 }
 
@@ -97,14 +114,14 @@ fn a_drop_in_a_forked_child_ends_nothing() {
             start(rt, ALL, words(), LIMIT).expect("started").wait(LIMIT).expect("a sum");
             let made = kind.made(rt);
             if rt.rank().index() == 0 {
-                let begun = kind.begun(rt, made);
+                let begun = made.begin(rt);
                 // SAFETY: the copy of the child, which has no other owner.
                 in_a_child(|| drop(unsafe { std::ptr::read(&raw const begun) }));
                 forked.wait();
                 begun.end();
             } else {
                 forked.wait();
-                kind.begun(rt, made).end();
+                made.begin(rt).end();
             }
             rt.barrier(ALL, LIMIT).expect("barrier");
         });

@@ -226,8 +226,6 @@ fn nothing_is_written_behind_a_free() {
 tests! {
     DEVICES:
         nothing_is_written_behind_a_free;
-    VERBS_PAIRS:
-        nothing_is_written_behind_a_free;
     SEVERAL:
         nothing_is_written_behind_a_free;
 }

@@ -332,7 +332,4 @@ tests! {
         a_dead_rank_ends_what_is_pending,
         a_rank_frees_in_the_middle_of_a_step,
         creation_goes_on_after_a_timeout;
-    VERBS_PAIRS:
-        a_dead_rank_ends_what_is_pending,
-        a_rank_frees_in_the_middle_of_a_step;
 }

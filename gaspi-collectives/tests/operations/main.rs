@@ -350,9 +350,4 @@ tests! {
     SEVERAL:
         every_operation_by_every_algorithm,
         blocks_that_differ;
-    VERBS_PAIRS:
-        every_operation_by_every_algorithm,
-        large_counts,
-        prepared_operations_overlap_in_any_order,
-        many_operations_of_a_group_at_once;
 }

@@ -13,6 +13,7 @@ mod device_channels;
 mod device_cuts;
 mod device_deaths;
 mod device_faults;
+mod device_lists;
 mod device_only;
 mod device_order;
 mod device_pairs;
@@ -56,6 +57,7 @@ fn main() -> std::process::ExitCode {
         device_deaths::tests(),
         device_faults::tests(),
         device_only::tests(),
+        device_lists::tests(),
         device_order::tests(),
         device_pairs::tests(),
         device_returns::tests(),

@@ -44,7 +44,7 @@ pub(crate) const BY_DEVICE: &[Nodes] = &[Nodes::Verbs, Nodes::VerbsPairs];
 pub(crate) const REAL: &[Nodes] = &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty];
 /// The same, and with devices.
 pub(crate) const DEVICES: &[Nodes] =
-    &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty, Nodes::Verbs];
+    &[Nodes::One, Nodes::Each, Nodes::Pairs, Nodes::Faulty, Nodes::Verbs, Nodes::VerbsPairs];
 pub(crate) const EVERY: &[Nodes] = &[
     Nodes::One,
     Nodes::Each,

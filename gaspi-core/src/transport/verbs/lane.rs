@@ -8,6 +8,7 @@
 use super::atomics::{AtomicRequest, AtomicSent, RESULTS};
 use super::by_number::first_number;
 use super::byte_stream::StreamUser;
+use super::chain::Assembly;
 use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::{Diversion, Diverted};
 use super::ended::{Again, Counts, Ended, Failure, Outbox};
@@ -19,7 +20,7 @@ use super::shown::Shown;
 use super::work::{Completion, Limits, Local, Remote, WorkRequest, immediate};
 use crate::ids::{NotificationId, QueueId, Rank};
 use crate::segment::Segment;
-use crate::sync::{Mutex, MutexGuard, slots};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, slots};
 use crate::wire::frame::Frame;
 use crate::wire::message::{Put, Stream};
 use std::collections::VecDeque;
@@ -113,6 +114,8 @@ pub(super) struct Lane {
     pub(super) shown: Shown,
     pub(super) direct: Arc<Direct>,
     pub(super) route: Mutex<Route>,
+    /// Lists whose elements are being pushed.
+    pub(super) lists: AtomicU32,
     state: Mutex<LaneState>,
 }
 
@@ -122,7 +125,7 @@ impl Lane {
         let direct = Arc::clone(&state.direct);
         direct.number_from(first_number(queue, peer));
         let (route, state) = (Mutex::default(), Mutex::new(state));
-        Lane { queue, peer, user, shown, direct, route, state }
+        Lane { queue, peer, user, shown, direct, route, lists: AtomicU32::new(0), state }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, LaneState> {
@@ -153,8 +156,7 @@ pub(super) struct LaneState {
     refused: Option<(Stream, u32)>,
     pub(super) failed: Option<Failure>,
     pub(super) diversion: Diversion,
-    /// The bytes of the last message.
-    message: Vec<u8>,
+    pub(super) assembly: Assembly,
     pub(super) outbox: Outbox,
     /// Messages of connections that are under way.
     pub(super) posted: Posted,
@@ -385,17 +387,14 @@ impl LaneState {
         self.direct.take_to_post()?;
         let signalled = signalled || self.is_signalled(self.room());
         let Some(pair) = &mut self.pair else { return Err("there is no pair".to_owned()) };
-        pair.post(self.direct.next(), request, signalled)?;
+        pair.post(self.direct.next(), request, signalled, self.assembly.chain())?;
         self.direct.posted(signalled);
-        Ok(())
+        // The bytes of a message are overwritten by the next one.
+        self.assembly.go_on(pair, matches!(request, WorkRequest::Send(_)))
     }
 
-    /// Posts what waits, as far as there is room. A request that does not fit the send queue as a
-    /// whole is posted in parts, the first of which wait for nothing.
-    ///
-    /// # Errors
-    /// What the device says: the pair has to be taken down.
-    pub(super) fn pump(&mut self) -> Result<(), String> {
+    /// Posts what waits, up to what there is no room for, or what failed.
+    pub(super) fn post_waiting(&mut self) -> Result<(), String> {
         while self.pairing.is_up() && self.room() > 0 && self.failed.is_none() {
             if let Some(Request::Diverted(_)) = self.waiting.front() {
                 break;
@@ -476,7 +475,7 @@ impl LaneState {
 
     /// Posts a frame as a message; false if there is no room for it now.
     fn post_message(&mut self, frame: &Frame, signalled: bool) -> Result<bool, String> {
-        let mut bytes = std::mem::take(&mut self.message);
+        let mut bytes = std::mem::take(&mut self.assembly.message);
         bytes.clear();
         frame.append_to(&mut bytes);
         let (mut fits, mut goes_along) = (false, true);
@@ -487,7 +486,7 @@ impl LaneState {
         // What takes a buffer gives it back soon.
         let signalled = signalled || !goes_along;
         let posted = if fits { self.post(&WorkRequest::Send(&bytes), signalled) } else { Ok(()) };
-        self.message = bytes;
+        self.assembly.message = bytes;
         posted.map(|()| fits)
     }
 

@@ -13,6 +13,7 @@ mod atomics;
 mod budget;
 mod by_number;
 mod byte_stream;
+mod chain;
 mod completions;
 mod continuing;
 mod data_ahead;
@@ -84,6 +85,7 @@ use std::sync::Arc;
 use work::{Completion, Completions, Outcome};
 
 pub(crate) use atomics::AtomicReach;
+pub(crate) use chain::ListInHand;
 pub(crate) use device::Device;
 pub use diagnostics::rdma_checks;
 pub(crate) use direct::{DirectCounts, DirectLane, Refused};
@@ -259,8 +261,7 @@ impl Verbs<'_> {
         self.table.forced || lane.is_some_and(is_ending)
     }
 
-    /// Begins to make the pair of a lane, if there is none, nor one was refused lately. Where that
-    /// fails, what waits is lost.
+    /// Begins to make the pair of a lane, if none was refused lately; what waits is lost if it fails.
     fn begin(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
         let steps = state.pairing.begin_by_time(monotonic_ns);
         let mut ended = Ended::default();
@@ -321,7 +322,8 @@ impl Verbs<'_> {
         request: Option<Request>,
         diverted: impl FnOnce() -> Diverted,
     ) -> Result<()> {
-        let (lane, mut state, route) = self.carrier_of(self.table.lane(queue, peer));
+        let own = self.table.lane(queue, peer);
+        let (lane, mut state, route) = self.carrier_of(own);
         // With the lock: what is pushed before the peer's end is known is taken down behind it.
         self.up.ranks().check_alive(peer, "a request to it")?;
         // What was lost shows before a new pair can be used.
@@ -363,15 +365,15 @@ impl Verbs<'_> {
         }
         state.push(request);
         drop(route);
-        if up {
-            self.pump(lane, state);
-        } else {
+        if !up {
             self.begin(lane, state);
+        } else if !own.gathers(&state) {
+            self.pump(lane, state);
         }
         Ok(())
     }
 
-    /// Posts what waits, here or by the stream. Where that fails the pair is taken down.
+    /// Posts what waits, here or by the stream; takes the pair down where that fails.
     fn pump(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
         if !state.has_waiting() {
             return;

@@ -2,6 +2,7 @@
 
 use super::atomics::RESULTS;
 use super::budget::{NotMade, PairKind, VARIABLE};
+use super::chain::Chain;
 use super::device::{Handles, RECEIVE_BYTES, Registration, SENT_ENTRIES, SentQueue};
 use super::post::{POSTING, Poster, part};
 use super::select::{GidEntry, written};
@@ -362,12 +363,13 @@ impl QueuePair {
         self.scratch
     }
 
-    /// Posts a work request with this number.
+    /// Posts a work request with this number, or adds it to a chain.
     pub(super) fn post(
         &mut self,
         id: u64,
         request: &WorkRequest<'_>,
         signalled: bool,
+        chain: Option<&mut Chain>,
     ) -> Result<(), String> {
         // SAFETY: plain numbers and pointers, set below.
         let mut work: sys::ibv_send_wr = unsafe { std::mem::zeroed() };
@@ -418,10 +420,22 @@ impl QueuePair {
         let flag = |is: bool, flag: u32| if is { flag } else { 0 };
         work.send_flags =
             flag(signalled, sys::IBV_SEND_SIGNALED) | flag(goes_along, sys::IBV_SEND_INLINE);
-        let mut refused = ptr::null_mut();
+        if let Some(chain) = chain {
+            chain.add(work, parts[0]);
+            return Ok(());
+        }
         // SAFETY: the memory that it names stays until the request has ended, by the caller.
-        let result =
-            unsafe { inline::ibv_post_send(self.pair.as_ptr(), &raw mut work, &raw mut refused) };
+        unsafe { self.post_chain(&raw mut work) }
+    }
+
+    /// Posts requests of which each names the next one.
+    ///
+    /// # Safety
+    /// The memory that each names stays until it has ended.
+    pub(super) unsafe fn post_chain(&self, first: *mut sys::ibv_send_wr) -> Result<(), String> {
+        let mut refused = ptr::null_mut();
+        // SAFETY: the caller's promise.
+        let result = unsafe { inline::ibv_post_send(self.pair.as_ptr(), first, &raw mut refused) };
         check(result, POSTING)
     }
 
