@@ -19,7 +19,6 @@ use crate::statistics::PeerCounter;
 use crate::sync::epoch::{self, Guard};
 use crate::timeout::Timeout;
 use crate::transport::shm::copy::Direction;
-use crate::transport::verbs::ListInHand;
 use slow_path::Posting;
 use std::sync::Arc;
 
@@ -227,13 +226,13 @@ impl Inner {
     }
 
     /// Has a device get the elements of a list together.
-    fn gather(
-        &self,
+    fn gather<'a>(
+        &'a self,
         list: &TransferList<'_>,
         targets: Option<&Table<Target>>,
         queue: QueueId,
         inside: &Guard,
-    ) -> Option<ListInHand<'_>> {
+    ) -> Option<impl Drop + use<'a>> {
         let verbs = self.endpoints.verbs(self)?;
         let target = self.target_in(targets, list.rank, *list.remote.first()?, inside).ok()?;
         let is_by_device = matches!(target.reach, Reach::Device { .. });

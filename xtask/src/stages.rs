@@ -289,18 +289,8 @@ fn core_tests(context: &Context) -> Command {
 const CONFORMANCE: &str = "conformance";
 
 /// The test programs of gaspi-collectives that run over every layout.
-const OF_COLLECTIVES: [&str; 10] = [
-    "--test",
-    "fusion",
-    "--test",
-    "operations",
-    "--test",
-    "stable",
-    "--test",
-    "standard",
-    "--test",
-    "trouble",
-];
+const OF_COLLECTIVES: &str =
+    "--test fusion --test operations --test stable --test standard --test trouble";
 
 /// The same suite, and that of the collective operations, with the ranks spread over nodes: each on
 /// its own, in pairs, and what takes any number of ranks on two nodes of three or nine of two.
@@ -313,7 +303,7 @@ fn tcp(context: &Context) -> Result<Count> {
         }
         cargo.args(["test", "--quiet", "-p", "gaspi-core", "-p", "gaspi-collectives"]);
         cargo.args(["--no-fail-fast", "--test", CONFORMANCE]);
-        cargo.args(OF_COLLECTIVES);
+        cargo.args(OF_COLLECTIVES.split(' '));
         count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
     }
     if context.full {
@@ -322,18 +312,14 @@ fn tcp(context: &Context) -> Result<Count> {
     Ok(count)
 }
 
-/// All sizes and seeds of the fused buffers and of the stable mode. What else the full tier asks of
-/// the collective operations is in other stages.
+/// All sizes and seeds of the fused buffers and of the stable mode.
 fn drawn_collectives(context: &Context) -> Result<Count> {
-    let mut count = Count::default();
-    for layout in ["shm/", "tcp/", "mixed/"] {
+    ["shm/", "tcp/", "mixed/"].iter().try_fold(Count::default(), |count, layout| {
         let mut cargo = workspace::cargo();
-        cargo.env("GASPI_TEST_FULL", "1");
-        cargo.args(["test", "--quiet", "-p", "gaspi-collectives", "--no-fail-fast"]);
-        cargo.args(["--test", "fusion", "--test", "stable"]);
-        count = count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?;
-    }
-    Ok(count)
+        cargo.env("GASPI_TEST_FULL", "1").args(["test", "--quiet", "--no-fail-fast"]);
+        cargo.args(["-p", "gaspi-collectives", "--test", "fusion", "--test", "stable"]);
+        Ok(count + cargo_test(context, &mut cargo, &only_layout(layout), &[])?)
+    })
 }
 
 /// The same suite where requests are delayed by a seed; in the full tier also the collective
@@ -343,7 +329,7 @@ fn faulty(context: &Context) -> Result<Count> {
     cargo.args(["--test", CONFORMANCE]);
     if context.full {
         cargo.env("GASPI_TEST_SEEDS", "5").args(["-p", "gaspi-collectives"]);
-        cargo.args(OF_COLLECTIVES);
+        cargo.args(OF_COLLECTIVES.split(' '));
     }
     cargo_test(context, &mut cargo, &only_layout("faulty/"), &[])
 }
@@ -364,7 +350,7 @@ fn verbs(context: &Context) -> Result<Count> {
     let suite = |messages: Option<&str>| {
         let mut cargo = core_tests(context);
         cargo.args(["--test", CONFORMANCE]);
-        cargo.args(["-p", "gaspi-collectives"]).args(OF_COLLECTIVES);
+        cargo.args(["-p", "gaspi-collectives"]).args(OF_COLLECTIVES.split(' '));
         if context.full {
             cargo.env("GASPI_TEST_SEEDS", "10");
         }

@@ -390,7 +390,9 @@ impl LaneState {
         pair.post(self.direct.next(), request, signalled, self.assembly.chain())?;
         self.direct.posted(signalled);
         // The bytes of a message are overwritten by the next one.
-        self.assembly.go_on(pair, matches!(request, WorkRequest::Send(_)))
+        let due = self.assembly.due(matches!(request, WorkRequest::Send(_)));
+        // SAFETY: the memory of each stays until it has ended.
+        due.map_or(Ok(()), |first| unsafe { pair.post_chain(first) })
     }
 
     /// Posts what waits, up to what there is no room for, or what failed.

@@ -30,6 +30,7 @@ mod guests;
 mod kept;
 mod lane;
 mod lane_bias;
+mod lists;
 mod lone_run;
 mod memory;
 mod message_look;
@@ -85,7 +86,6 @@ use std::sync::Arc;
 use work::{Completion, Completions, Outcome};
 
 pub(crate) use atomics::AtomicReach;
-pub(crate) use chain::ListInHand;
 pub(crate) use device::Device;
 pub use diagnostics::rdma_checks;
 pub(crate) use direct::{DirectCounts, DirectLane, Refused};
@@ -261,7 +261,7 @@ impl Verbs<'_> {
         self.table.forced || lane.is_some_and(is_ending)
     }
 
-    /// Begins to make the pair of a lane, if none was refused lately; what waits is lost if it fails.
+    /// Begins to make the pair of a lane, unless one was refused lately: then what waits is lost.
     fn begin(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
         let steps = state.pairing.begin_by_time(monotonic_ns);
         let mut ended = Ended::default();
