@@ -146,8 +146,31 @@ class Failures(unittest.TestCase):
         self.assertRegex(text, r"rank 0 has waited .*: rank 1 on \S+ has not submitted")
         self.assertRegex(text, r"gaspi_coll_\w+ has waited \d+ s for rank 0 on \S+;")
 
+    def test_fit_on_one_rank_names_the_others(self) -> None:
+        code, text = ended(
+            start(
+                "fit_on_one_rank",
+                options=("--kill-on-failure",),
+                TNT_TIMEOUT="10",
+                GASPI_STALL_WARNING="2",
+            )
+        )
+        self.assertNotEqual(code, 0)
+        self.assertIn("@WaitTimeout rank 0", text)
+        self.assertRegex(text, r"gaspi_coll_\w+ has waited \d+ s for rank 1 on \S+;")
+
     def test_interrupt_ends_ranks_that_wait(self) -> None:
-        job = start("stopped", GASPI_STALL_WARNING="1")
+        self.interrupt("stopped")
+        self.interrupt("own_loop")
+
+    def test_interrupt_ends_the_wait_of_a_traced_loop(self) -> None:
+        code, text = ended(start("traced_loop", options=("--kill-on-failure",)))
+        self.assertNotEqual(code, 0)
+        self.assertLess(between(text, "interrupt", "KeyboardInterrupt"), 2)
+
+    def interrupt(self, way: str) -> None:
+        """Interrupts a job in which a rank waits in an operator for one that is stopped."""
+        job = start(way, GASPI_STALL_WARNING="1")
         assert job.stderr is not None
         text = ""
         for line in job.stderr:
@@ -200,6 +223,9 @@ class Failures(unittest.TestCase):
     def test_steps_that_save_nothing_raise(self) -> None:
         self.goes_on("steps_that_save_nothing", left=1)
         self.goes_on("first_steps_that_save_nothing")
+
+    def test_own_loops_go_on(self) -> None:
+        self.goes_on("own_loops", 4, left=1)
 
     def test_data_of_other_structures_go_on(self) -> None:
         self.goes_on("data_of_other_structures", 4)

@@ -4,7 +4,7 @@ import contextlib
 import os
 import signal
 import threading
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, ContextManager, Iterator, Optional
 
 import tensorflow as tf
 
@@ -20,6 +20,10 @@ def translated(control: Callable[[], Any]) -> Iterator[None]:
     `control` gives the control line of the model, or None.
     """
     _interrupts.watch()
+    # A wait outside of such a block, in a function that was traced, may have left the mark.
+    operators.functions().tarantella_tf_interrupt(0)
+    outside = not _thread.translates
+    _thread.translates = True
     try:
         yield
     except tf.errors.OpError as error:
@@ -33,7 +37,31 @@ def translated(control: Callable[[], Any]) -> Iterator[None]:
             raise KeyboardInterrupt() from None
         raise
     finally:
+        _thread.translates = not outside
         operators.functions().tarantella_tf_interrupt(0)
+
+
+def in_own_loop() -> ContextManager[None]:
+    """Around what loops without fit call: as `translated` where operators run at once, unless a
+    caller translates already.
+
+    What is traced fails when its function runs. There this only lets Ctrl-C end the wait.
+    """
+    if _thread.translates:
+        return contextlib.nullcontext()
+    if tf.executing_eagerly():
+        return translated(lambda: None)
+    _interrupts.watch()
+    return contextlib.nullcontext()
+
+
+class _Thread(threading.local):
+    """Whether this thread is in a block that translates."""
+
+    translates = False
+
+
+_thread = _Thread()
 
 
 def translate(error: Any, control: Any = None) -> Optional[BaseException]:

@@ -18,7 +18,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import tensorflow as tf
 
 from .. import collectives, errors, fusion, operators, ranks, settings
-from . import classes, regroup, step
+from . import classes, failures, regroup, step
 
 
 class _Rows(operators.Slot):
@@ -50,6 +50,10 @@ class Reducer:
 
     def reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> List[Any]:
         """The sums of all ranks' gradients, each rank's by its weight; None stays None."""
+        with failures.in_own_loop():
+            return self._reduce(gradients, variables)
+
+    def _reduce(self, gradients: Sequence[Any], variables: Sequence[Any]) -> List[Any]:
         reduced = list(gradients)
         dense, sparse = [], []
         for at, (gradient, variable) in enumerate(zip(gradients, variables)):

@@ -19,6 +19,7 @@ import numpy as np
 import tensorflow as tf
 
 from .. import collectives, errors, fusion, operators, ranks
+from . import failures
 
 _CONTROL_VALUES = 4
 _CONTROL_ELEMENTS = 1 + 2 * _CONTROL_VALUES
@@ -76,11 +77,13 @@ def batch_weight(weight: Any) -> Iterator[None]:
 
     For custom loops: `weight` is the number of samples of this rank divided by those of all, which
     `tnt.data.Dataset(...).weights` yields with each batch. Without it each rank counts 1/p.
+    What fails within the block since a rank was lost raises RankFailure, also in a function that
+    was traced.
     """
     step = _OwnStep(tf.cast(weight, tf.float64))
     eagerly = tf.executing_eagerly()
     try:
-        with entered(step):
+        with failures.in_own_loop(), entered(step):
             if eagerly:
                 of_traces.renew()
             yield

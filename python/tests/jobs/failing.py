@@ -6,6 +6,7 @@ import atexit
 import os
 import signal
 import sys
+import threading
 import time
 from typing import Any
 
@@ -15,7 +16,7 @@ if sys.argv[1] == "exits":
     atexit.register(lambda: time.sleep(2 if tnt.get_rank() == FAILING else 0))
 
 import cases  # noqa: E402
-from cases import RANK, SIZE, keras, np, tnt, with_weights  # noqa: E402
+from cases import RANK, SIZE, keras, np, tf, tnt, with_weights  # noqa: E402
 
 WAY = sys.argv[1]
 FAILING = SIZE - 1
@@ -85,16 +86,56 @@ def build() -> Any:
     return with_weights(keras.Sequential(stack))
 
 
-def main() -> None:
+def own_loop(traced: bool) -> None:
+    """Steps without fit, before one of which the last rank stops."""
+    model, optimizer = build(), tnt.optimizers.Optimizer(keras.optimizers.SGD(0.01))
+    variables = model.trainable_variables
+    if hasattr(optimizer, "build"):
+        optimizer.build(variables)
+
+    def step() -> None:
+        optimizer.apply_gradients([(tf.zeros_like(each), each) for each in variables])
+
+    call = tf.function(step) if traced else step
+    for number in range(100000):
+        if number == 5 and RANK == FAILING:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if number == 5 and traced:
+            # This rank alone, while the other one stays stopped.
+            threading.Timer(3, interrupt_self).start()
+        try:
+            call()
+        except (RuntimeError, tf.errors.CancelledError):
+            # TensorFlow may put its own error in the place of KeyboardInterrupt.
+            if traced:
+                say("KeyboardInterrupt")
+            raise
+
+
+def interrupt_self() -> None:
+    """As Ctrl-C does."""
+    say("interrupt")
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def train() -> None:
     """Trains until it fails."""
+    if WAY in ("own_loop", "traced_loop"):
+        own_loop(WAY == "traced_loop")
+        return
     if WAY == "stops_alone":
         plant_stop_alone()
     model = tnt.Model(build())
     model.compile("sgd", "mse")
     if WAY == "fit_on_one_rank" and RANK == FAILING:
         time.sleep(3600)
+    model.fit(data(8 * 100000), steps_per_epoch=100000, verbose=0, callbacks=[Fail()])
+
+
+def main() -> None:
+    """Says what ends the training."""
     try:
-        model.fit(data(8 * 100000), steps_per_epoch=100000, verbose=0, callbacks=[Fail()])
+        train()
     except tnt.RankFailure as failure:
         say("RankFailure of {}".format(failure.rank))
         raise

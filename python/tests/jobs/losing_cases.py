@@ -4,6 +4,7 @@ plain Keras. `failures.py` starts it.
 The lost rank dies in the forward pass of a step, so no other one can complete it.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -218,6 +219,45 @@ def lost_master() -> None:
         assert sorted(os.listdir(folder)) == expected, os.listdir(folder)
         models[0].load_weights(path.format(epoch=3))
         close(models[1].get_weights(), models[0].get_weights(), 0)
+
+
+def own_loop(traced: bool, weighted: bool) -> None:
+    """Steps without fit, in one of which a rank dies before its gradients are there."""
+    model = build(sgd())
+    optimizer = tnt.optimizers.Optimizer(sgd())
+    if hasattr(optimizer, "build"):
+        optimizer.build(model.trainable_variables)
+
+    def step() -> None:
+        x = np.full((4, 8), 1.0 + tnt.get_rank())
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x, training=True) - 1.0))
+        gradients = tape.gradient(loss, model.trainable_variables)
+        optimizer.apply_gradients(list(zip(gradients, model.trainable_variables)))
+
+    call = tf.function(step) if traced else step
+    done, left = 0, tnt.get_size()
+    while done < 8:
+        if done == 4 and tnt.get_size() == left:
+            arm(-1)
+        try:
+            with tnt.batch_weight(1 / tnt.get_size()) if weighted else contextlib.nullcontext():
+                call()
+            done += 1
+        except tnt.RankFailure as failure:
+            assert done == 4 and failure.rank == left - 1, (done, failure)
+            tnt.regroup()
+            tnt.broadcast(model.variables)
+    go_on_with(left - 1)
+    same_bits(model.get_weights())
+
+
+@case
+def own_loops() -> None:
+    """They catch RankFailure, call regroup(), and go on with weights that are equal."""
+    own_loop(traced=False, weighted=False)
+    own_loop(traced=False, weighted=True)
+    own_loop(traced=True, weighted=True)
 
 
 def ancestors(operation: Any) -> Any:
