@@ -123,7 +123,8 @@ def _array(value: Any) -> np.ndarray:
             "elements of type {} cannot be sent; use integers, floating point numbers or"
             " bool".format(array.dtype)
         )
-    return array
+    # The library takes numbers in the order of bytes of this machine.
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _sendable(array: np.ndarray) -> np.ndarray:

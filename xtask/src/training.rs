@@ -48,6 +48,7 @@ const ENVIRONMENTS: [Environment; 11] = [
             (
                 2,
                 &[
+                    "job_collectives",
                     "job_control",
                     "job_data",
                     "job_documentation",
