@@ -19,6 +19,7 @@ from cases import (
     tnt,
     with_weights,
 )
+from tarantella import settings
 
 
 def small() -> Any:
@@ -119,6 +120,37 @@ def different_learning_rates_are_found() -> None:
         model = tnt.Model(small())
         model.compile(keras.optimizers.SGD(0.01 * (1 + RANK)), "mse")
         raises(tnt.LayoutMismatch, "learning rate", lambda: model.fit(numbers(), verbose=0))
+
+
+@case
+def different_optimizers_are_found() -> None:
+    if SIZE > 1:
+        kinds = [keras.optimizers.SGD, keras.optimizers.RMSprop]
+        model = tnt.Model(small())
+        model.compile(kinds[RANK == SIZE - 1](0.01), "mse")
+        raises(
+            tnt.LayoutMismatch,
+            "the models of ranks 0 and {} differ: optimizer is SGD, and optimizer is "
+            "RMSprop".format(SIZE - 1),
+            lambda: model.fit(numbers(), verbose=0),
+        )
+
+
+@case
+def different_fusion_thresholds_are_found() -> None:
+    if SIZE > 1:
+        chosen = settings.get()
+        before = chosen.fusion_threshold
+        chosen.fusion_threshold = 64.0 if RANK == SIZE - 1 else 32.0
+        try:
+            raises(
+                tnt.LayoutMismatch,
+                "ranks 0 and {} have fusion thresholds of 32768 and 65536 bytes".format(SIZE - 1),
+                lambda: trained([]),
+            )
+        finally:
+            chosen.fusion_threshold = before
+        trained([], epochs=1)
 
 
 class Drift(keras.callbacks.Callback):

@@ -3,12 +3,14 @@ them.
 """
 
 import inspect
+import unittest.mock
 
 from cases import RANK, SIZE, case, keras, run
 from expect import raises
 
 import numpy as np
 import tarantella as tnt
+from tarantella.keras import flavour, is_keras3
 
 EMPTY = inspect.Parameter.empty
 
@@ -180,6 +182,18 @@ def arguments_of_the_loops():
         and tnt.Model(model) is model
     )
     assert type(model).__name__ == "Sequential" and not isinstance(keras.Sequential(), tnt.Model)
+
+
+@case
+def models_of_another_backend_are_refused():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    if not is_keras3(model):
+        return
+    # Keras itself asks for more packages with another one.
+    with unittest.mock.patch.object(flavour(model).backend, "backend", lambda: "numpy"):
+        with raises(ValueError, "KERAS_BACKEND is numpy", "set KERAS_BACKEND=tensorflow"):
+            tnt.Model(model)
+    tnt.Model(model)
 
 
 if __name__ == "__main__":

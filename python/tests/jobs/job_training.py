@@ -175,10 +175,9 @@ def own_optimizer() -> None:
 
 @case
 def optimizer_by_name() -> None:
-    model = tnt.Model(perceptron())
-    model.compile("adam", "mse")
-    model.fit(numbers()(), verbose=0)
-    same_bits(model.get_weights())
+    momentum = {"learning_rate": 0.05, "momentum": 0.9}
+    for chosen in ("adam", "RMSprop", {"class_name": "SGD", "config": momentum}):
+        against_plain(perceptron, lambda chosen=chosen: chosen, numbers(), loss="mse")
 
 
 @case
@@ -509,6 +508,34 @@ def own_data_of_each_rank() -> None:
     # What the fit was told is not said of later calls.
     data = dataset(x, y, batch=sum(sizes))
     close([model.evaluate(data, verbose=0)], [plain.evaluate(data, verbose=0)], 1e-10)
+
+
+@case
+def validation_by_own_data() -> None:
+    keras.backend.set_floatx("float64")
+    generator = np.random.default_rng(6)
+    counts = [5 + 3 * rank for rank in range(SIZE)]
+    x, y = generator.normal(size=(sum(counts), 8)), generator.normal(size=(sum(counts), 3))
+    begin = sum(counts[: cases.RANK])
+    own = slice(begin, begin + counts[cases.RANK])
+    plain, model = perceptron(), tnt.Model(perceptron())
+    for each in (plain, model):
+        each.compile(sgd(), "mse", metrics=["mae"])
+    reference = plain.fit(
+        numbers()(), epochs=2, verbose=0, validation_data=dataset(x, y, batch=4)
+    ).history
+    for data in (dataset(x[own], y[own], batch=4), (x[own], y[own])):
+        model.set_weights(perceptron().get_weights())
+        model.compile(sgd(), "mse", metrics=["mae"])
+        history = model.fit(
+            numbers()(),
+            epochs=2,
+            verbose=0,
+            validation_data=data,
+            tnt_distribute_validation_dataset=False,
+        ).history
+        for name in ("loss", "val_loss", "val_mae"):
+            close([history[name]], [reference[name]], 1e-10, name)
 
 
 @case
