@@ -12,6 +12,7 @@ import sys
 import tempfile
 import time
 import unittest
+import zipfile
 from typing import Any, List, Tuple
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -70,6 +71,13 @@ def between(text: str, first: str, second: str) -> float:
     return max(end) - min(begin)
 
 
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process."""
+    with open("/proc/{}/stat".format(pid), encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 class Failures(unittest.TestCase):
     """One failing job for each way."""
 
@@ -125,6 +133,38 @@ class Failures(unittest.TestCase):
             code = job.wait(60)
             job.stderr.close()
         self.assertNotEqual(code, 0)
+
+    def test_stopped_rank_goes_on(self) -> None:
+        job = start("continued", GASPI_STALL_WARNING="1")
+        assert job.stderr is not None
+        text = ""
+        for line in job.stderr:
+            text += line
+            if "has not submitted" in line:
+                break
+        pids = {rank: int(what[4:]) for what, rank, _ in times(text) if what.startswith("pid ")}
+        begin = cpu_seconds(pids[0])
+        # A while to measure, not one to wait for anything.
+        time.sleep(4)
+        used = cpu_seconds(pids[0]) - begin
+        os.kill(pids[1], signal.SIGCONT)
+        code, rest = ended(job)
+        text += rest
+        self.assertEqual(code, 0, text[-2000:])
+        self.assertEqual(text.count("@done"), 2, text[-2000:])
+        self.assertRegex(text, r"rank 0 has waited .*: rank 1 on \S+ has not submitted")
+        self.assertLess(used, 0.2)
+
+    def test_rank_that_dies_while_saving(self) -> None:
+        for way in ("saving", "saving_in_fit"):
+            with self.subTest(way=way), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "model.keras")
+                code, text = ended(start("{} {}".format(way, path)))
+                self.assertEqual(code, 128 + signal.SIGKILL, text[-2000:])
+                self.assertLess(between(text, "begin", "RankFailure of 0"), 10)
+                # The file of the first time is still whole.
+                with zipfile.ZipFile(path) as file:
+                    self.assertIsNone(file.testzip())
 
     def test_gather_of_a_sparse_gradient_says_for_whom_it_waits(self) -> None:
         code, text = ended(

@@ -16,7 +16,7 @@ if sys.argv[1] == "exits":
     atexit.register(lambda: time.sleep(2 if tnt.get_rank() == FAILING else 0))
 
 import cases  # noqa: E402
-from cases import RANK, SIZE, keras, np, tf, tnt, with_weights  # noqa: E402
+from cases import RANK, SIZE, close, keras, np, same_bits, tf, tnt, with_weights  # noqa: E402
 
 WAY = sys.argv[1]
 FAILING = SIZE - 1
@@ -47,7 +47,7 @@ class Fail(keras.callbacks.Callback):
             sys.exit(7)
         elif WAY == "raises":
             raise ValueError("planted in a callback")
-        elif WAY in ("stopped", "stopped_sparse"):
+        elif WAY in ("stopped", "stopped_sparse", "continued"):
             os.kill(os.getpid(), signal.SIGSTOP)
         elif WAY == "stops_alone":
             self.model.stop_training = True
@@ -118,10 +118,54 @@ def interrupt_self() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
+def continued() -> None:
+    """A fit of some steps, in which the last rank is stopped for a while; as plain Keras trains."""
+    plain, model = build(), tnt.Model(build())
+    for each, callbacks in ((plain, []), (model, [Fail()])):
+        each.compile("sgd", "mse")
+        if each is model:
+            say("pid {}".format(os.getpid()))
+        each.fit(data(8 * 20), steps_per_epoch=20, verbose=0, callbacks=callbacks)
+    close(model.get_weights(), plain.get_weights(), 1e-5)
+    same_bits(model.get_weights())
+    say("done")
+
+
+class Deadly(keras.layers.Dense):
+    """Kills the first rank while its weights are written for the second time."""
+
+    written = 0
+
+    def save_own_variables(self, store: Any) -> None:
+        """Keras writes."""
+        super().save_own_variables(store)
+        self.written += 1
+        if self.written == 2 and RANK == 0:
+            say("begin")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def saving(path: str, in_fit: bool) -> None:
+    """Saves twice: directly, or by a callback of fit."""
+    model = tnt.Model(with_weights(keras.Sequential([keras.Input((8,)), Deadly(1)])))
+    model.compile("sgd", "mse")
+    if in_fit:
+        checkpoint = keras.callbacks.ModelCheckpoint(path)
+        model.fit(np.ones((8, 8)), np.ones((8, 1)), epochs=3, verbose=0, callbacks=[checkpoint])
+    model.save(path)
+    model.save(path)
+
+
 def train() -> None:
     """Trains until it fails."""
     if WAY in ("own_loop", "traced_loop"):
         own_loop(WAY == "traced_loop")
+        return
+    if WAY == "continued":
+        continued()
+        return
+    if WAY in ("saving", "saving_in_fit"):
+        saving(sys.argv[2], WAY == "saving_in_fit")
         return
     if WAY == "stops_alone":
         plant_stop_alone()
