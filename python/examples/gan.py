@@ -38,14 +38,6 @@ def discriminator():
     )
 
 
-def begin_alike(variables):
-    """All ranks take the values of rank 0."""
-    for variable, value in zip(
-        variables, tnt.broadcast([variable.numpy() for variable in variables])
-    ):
-        variable.assign(value)
-
-
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=50)
@@ -60,7 +52,7 @@ def main():
     make, judge = generator(), discriminator()
     make_optimizer = tnt.optimizers.Optimizer(keras.optimizers.Adam(2e-4, 0.5))
     judge_optimizer = tnt.optimizers.Optimizer(keras.optimizers.Adam(2e-4, 0.5))
-    begin_alike(make.variables + judge.variables)
+    tnt.broadcast(make.variables + judge.variables)
     loss = keras.losses.BinaryCrossentropy(from_logits=True)
     noise = tf.random.Generator.from_seed(100 + tnt.get_rank())
 
