@@ -3,15 +3,24 @@
 The counts lie in a segment of the library, one for each set of ranks that has a group. A rank that
 has waited long reads those of the others, which their library answers: a rank that has counted
 fewer is late. Until then a collective costs one more count.
+
+Behind the counts each rank says which number a group can have that it makes: the members have to
+make it under the same one, and may have made different groups before.
 """
 
 import ctypes
+import time
 import zlib
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import library
 
 _COUNTS = 64
+# Where proposals stand, and where those words of others go that are read.
+_PROPOSALS = _COUNTS
+_READ = 2 * _COUNTS
+_NUMBER_BITS = 8
+_PAUSE_S = 0.001
 _WORD = 8
 _NOT_READ = 2**64 - 1
 _QUEUE = 0
@@ -27,7 +36,7 @@ class Entered(NamedTuple):
 
 
 class Board:
-    """The counts of this rank, and behind them room for one count of each rank."""
+    """The words of this rank, and behind them room for one word of each rank."""
 
     def __init__(self, rank: int, size: int) -> None:
         number = ctypes.c_uint()
@@ -36,16 +45,18 @@ class Board:
         self._segment = number.value - 1
         self._rank, self._size = rank, size
         self._groups: Dict[int, Tuple[int, ...]] = {library.GROUP_ALL: tuple(range(size))}
+        # How often a group of these ranks has been made.
+        self._made: Dict[Tuple[int, ...], int] = {}
         library.wait(
             "gaspi_segment_create",
             self._segment,
-            _WORD * (_COUNTS + size),
+            _WORD * (_READ + size),
             library.GROUP_ALL,
             after=(library.MEM_INITIALIZED,),
         )
         start = ctypes.c_void_p()
         library.call("gaspi_segment_ptr", self._segment, ctypes.byref(start))
-        self._words = (ctypes.c_uint64 * (_COUNTS + size)).from_address(start.value or 0)
+        self._words = (ctypes.c_uint64 * (_READ + size)).from_address(start.value or 0)
 
     def name_group(self, group: int, members: Sequence[int]) -> None:
         """Takes note of the ranks of a group."""
@@ -56,8 +67,7 @@ class Board:
         members = self._groups.get(group)
         if members is None:
             return None
-        text = ",".join(str(member) for member in members).encode()
-        place = 0 if len(members) == self._size else 1 + zlib.crc32(text) % (_COUNTS - 1)
+        place = 0 if len(members) == self._size else 1 + _digest(members) % (_COUNTS - 1)
         self._words[place] += 1
         return Entered(members, place, self._words[place])
 
@@ -65,23 +75,66 @@ class Board:
         """The ranks that have not come to a collective, or do not answer."""
         others = [member for member in entered.members if member != self._rank]
         for other in others:
-            self._words[_COUNTS + other] = _NOT_READ
+            self._words[_READ + other] = _NOT_READ
             # One that cannot be asked stays marked.
-            library.load().gaspi_read(
-                self._segment,
-                _WORD * (_COUNTS + other),
-                other,
-                self._segment,
-                _WORD * entered.place,
-                _WORD,
-                _QUEUE,
-                _ANSWER_LIMIT_MS,
-            )
+            self._read(other, entered.place, _ANSWER_LIMIT_MS)
         library.load().gaspi_wait(_QUEUE, _ANSWER_LIMIT_MS)
-        found = {other: self._words[_COUNTS + other] for other in others}
+        found = {other: self._words[_READ + other] for other in others}
         return [
             other for other in others if found[other] < entered.count or found[other] == _NOT_READ
         ]
+
+    def _read(self, other: int, place: int, limit_ms: int) -> int:
+        """Begins to read a word of another rank."""
+        return library.load().gaspi_read(
+            self._segment,
+            _WORD * (_READ + other),
+            other,
+            self._segment,
+            _WORD * place,
+            _WORD,
+            _QUEUE,
+            limit_ms,
+        )
+
+    def agree(self, members: Tuple[int, ...], number: int) -> int:
+        """The largest of the numbers that the members of a new group give; all of them call it."""
+        made = self._made.get(members, 0)
+        key = _digest(members + (made,))
+        place = _PROPOSALS + key % _COUNTS
+        self._words[place] = key << _NUMBER_BITS | number
+        largest, missing, asked = number, [each for each in members if each != self._rank], False
+
+        def attempt() -> bool:
+            nonlocal largest, asked
+            for other in missing if not asked else ():
+                self._words[_READ + other] = _NOT_READ
+                code = self._read(other, place, library.SLICE_MS)
+                if code == library.ERROR:
+                    raise library.failure("gaspi_group_commit", code)
+            asked = True
+            code = library.load().gaspi_wait(_QUEUE, library.SLICE_MS)
+            if code == library.TIMEOUT:
+                return False
+            if code != library.SUCCESS:
+                raise library.failure("gaspi_group_commit", code)
+            asked = False
+            for other in list(missing):
+                word = self._words[_READ + other]
+                if word != _NOT_READ and word >> _NUMBER_BITS == key:
+                    largest = max(largest, word & (1 << _NUMBER_BITS) - 1)
+                    missing.remove(other)
+            if missing:
+                time.sleep(_PAUSE_S)
+            return not missing
+
+        library.wait_until("gaspi_group_commit", attempt, lambda: _describe(missing))
+        self._made[members] = made + 1
+        return largest
+
+
+def _digest(numbers: Tuple[int, ...]) -> int:
+    return zlib.crc32(",".join(str(number) for number in numbers).encode())
 
 
 _board: Optional[Board] = None
@@ -99,6 +152,11 @@ def name_group(group: int, members: Sequence[int]) -> None:
         _board.name_group(group, members)
 
 
+def agree(members: Sequence[int], number: int) -> int:
+    """The largest of the numbers that the members of a new group give; all of them call it."""
+    return number if _board is None else _board.agree(tuple(members), number)
+
+
 def enter(group: Optional[int]) -> Optional[Entered]:
     """Counts a collective of a group; None where nobody counts."""
     return None if _board is None or group is None else _board.enter(group)
@@ -106,11 +164,12 @@ def enter(group: Optional[int]) -> Optional[Entered]:
 
 def describe_late(entered: Optional[Entered]) -> str:
     """For whom a collective waits, in words."""
-    from . import ranks
-
     if _board is None or entered is None:
         return "other ranks"
-    late = _board.late(entered)
-    if not late:
-        return "ranks that have all come to it"
-    return " and ".join(ranks.describe(number) for number in late)
+    return _describe(_board.late(entered)) or "ranks that have all come to it"
+
+
+def _describe(numbers: Sequence[int]) -> str:
+    from . import ranks
+
+    return " and ".join(ranks.describe(number) for number in numbers)

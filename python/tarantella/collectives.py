@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from . import attendance, library, ranks
+from . import attendance, errors, library, ranks
 
 
 class ReductionOp(enum.Enum):
@@ -26,10 +26,12 @@ class ReductionOp(enum.Enum):
 
 
 _groups: Dict[Tuple[int, ...], int] = {}
+# The largest number of a group that was made for a script.
+_highest = library.GROUP_ALL
 
 
 class Group:
-    """Some ranks of the job. All of them make it, in the same order as other groups."""
+    """Some ranks of the job. All of them use it, in the same order as others that they are in."""
 
     def __init__(self, ranks_of_group: Optional[Sequence[int]] = None) -> None:
         chosen = range(ranks.get_size()) if ranks_of_group is None else ranks_of_group
@@ -84,16 +86,51 @@ class Group:
         return _groups[wanted]
 
 
-def make_group(numbers: Sequence[int]) -> int:
-    """A new group of the library, by its own numbers of ranks."""
+def make_group(numbers: Sequence[int], wanted: Optional[int] = None) -> int:
+    """A new group of the library, by its own numbers of ranks.
+
+    All members make it under the same number. Where they do not know one they take the lowest that
+    is free on all of them: each may be in other groups, too.
+    """
+    global _highest
     ranks.world_group()
+    spare: List[int] = []
+    try:
+        if wanted is None:
+            while not spare or spare[-1] <= _highest:
+                spare.append(_create_group())
+            wanted = attendance.agree(numbers, spare[-1])
+            _highest = wanted
+        while not spare or spare[-1] < wanted:
+            spare.append(_create_group())
+        if spare[-1] != wanted:
+            raise errors.LibraryError(
+                "the number {} of a group is in use on this rank; leave numbers of groups to this"
+                " package".format(wanted)
+            )
+        for number in numbers:
+            library.call("gaspi_group_add", wanted, number)
+        attendance.name_group(wanted, numbers)
+        library.wait("gaspi_group_commit", wanted, group=wanted)
+        spare.pop()
+    finally:
+        for group in spare:
+            library.load().gaspi_group_delete(group)
+    return wanted
+
+
+def _create_group() -> int:
+    """The lowest number that is free on this rank."""
     group = ctypes.c_ubyte()
     library.call("gaspi_group_create", ctypes.byref(group))
-    for number in numbers:
-        library.call("gaspi_group_add", group.value, number)
-    attendance.name_group(group.value, numbers)
-    library.wait("gaspi_group_commit", group.value, group=group.value)
     return group.value
+
+
+def last_group() -> int:
+    """The largest number that a group may have."""
+    number = ctypes.c_uint()
+    library.call("gaspi_group_max", ctypes.byref(number))
+    return number.value - 1
 
 
 def forget_groups() -> None:

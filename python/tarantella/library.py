@@ -108,6 +108,7 @@ _DECLARATIONS = {
     "gaspi_group_add": [_group_t, _rank_t],
     "gaspi_group_commit": [_group_t, _timeout_t],
     "gaspi_group_delete": [_group_t],
+    "gaspi_group_max": [_void],
     "gaspi_segment_max": [_void],
     "gaspi_segment_create": [_segment_t, size_t, _group_t, _timeout_t, _int],
     "gaspi_segment_ptr": [_segment_t, _void],
@@ -244,15 +245,29 @@ def wait(
     """
     entered = attendance.enter(group)
     function: Callable[..., int] = getattr(load(), name)
+
+    def attempt() -> bool:
+        code = function(*arguments, SLICE_MS, *after)
+        if code not in (SUCCESS, TIMEOUT):
+            raise failure(name, code)
+        return code == SUCCESS
+
+    wait_until(name, attempt, lambda: attendance.describe_late(entered), limit)
+
+
+def wait_until(
+    name: str,
+    attempt: Callable[[], bool],
+    describe_late: Callable[[], str],
+    limit: Optional[float] = None,
+) -> None:
+    """Repeats an attempt, which takes 100 ms at most, until it says that it is done; messages name
+    the wait, and for whom it is.
+    """
     limit = settings.get().timeout if limit is None else limit
     begin = time.monotonic()
     warn_after = stall_warning()
-    while True:
-        code = function(*arguments, SLICE_MS, *after)
-        if code == SUCCESS:
-            return
-        if code != TIMEOUT:
-            raise failure(name, code)
+    while not attempt():
         waited = time.monotonic() - begin
         if warn_after and waited > warn_after:
             warn_after *= 2
@@ -261,14 +276,14 @@ def wait(
                 " ranks are doing",
                 name,
                 waited,
-                attendance.describe_late(entered),
+                describe_late(),
                 extra=log.every_rank(),
             )
         if limit and waited > limit:
             raise WaitTimeout(
                 "{} has waited {:g} s for {}; see what they are doing by kill -USR1 on the"
                 " launcher, or raise TNT_TIMEOUT (seconds, 0: no limit)".format(
-                    name, limit, attendance.describe_late(entered)
+                    name, limit, describe_late()
                 )
             )
 

@@ -86,7 +86,7 @@ def translate(error: Any, control: Any = None) -> Optional[BaseException]:
 def _first_line(text: str) -> str:
     """Our words of a message, without the nodes that TensorFlow appends."""
     text = text[text.index(_MARK) + len(_MARK) :]
-    return text.split("\n")[0].strip()
+    return text.split("\n")[0].partition(" [Op:")[0].strip()
 
 
 class _Interrupts:

@@ -27,6 +27,8 @@ from .. import collectives, data, errors, log, operators, ranks, settings
 from . import metrics, step
 
 _ATTEMPTS = 100
+# How often the ranks have made a new group.
+_regrouped = 0
 
 
 def may_lose_ranks() -> bool:
@@ -54,8 +56,11 @@ def regroup() -> None:
     get_rank and get_size follow. What the ranks hold is left as it is: a loop of one's own
     broadcasts its variables afterwards, from a rank that has completed the last step.
     """
+    global _regrouped
     before = ranks.get_size()
     operators.drop_all()
+    # From the end: scripts may have made groups of which others know nothing.
+    number = collectives.last_group() - _regrouped
     for _ in range(_ATTEMPTS):
         alive = ranks.living()
         if len(alive) < settings.get().min_ranks:
@@ -67,11 +72,12 @@ def regroup() -> None:
                 ),
             )
         try:
-            group = collectives.make_group(alive)
+            group = collectives.make_group(alive, number)
         except (errors.RankFailure, errors.LibraryError) as error:
             # Another rank was lost meanwhile, or one does not know of all losses yet.
             last: Exception = error
             continue
+        _regrouped += 1
         ranks.adopt(alive, group)
         collectives.forget_groups()
         operators.renew_all()
