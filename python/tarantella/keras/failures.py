@@ -36,6 +36,11 @@ def translated(control: Callable[[], Any]) -> Iterator[None]:
         if "REPLACED BY KeyboardInterrupt" in str(error):
             raise KeyboardInterrupt() from None
         raise
+    except Exception as error:
+        original = _traced(error)
+        if original is None:
+            raise
+        raise original from None
     finally:
         _thread.translates = not outside
         operators.functions().tarantella_tf_interrupt(0)
@@ -81,6 +86,16 @@ def translate(error: Any, control: Any = None) -> Optional[BaseException]:
         if difference is not None:
             return difference
     return None
+
+
+def _traced(error: BaseException) -> Optional[BaseException]:
+    """The exception of this package that TensorFlow has put its own in the place of, since it does
+    not know how to make another one: so it does while it traces a function that it has converted.
+    """
+    original = error.__context__ if type(error).__name__ == "StagingError" else None
+    while original is not None and type(original).__module__ != errors.__name__:
+        original = original.__context__
+    return original
 
 
 def _first_line(text: str) -> str:

@@ -176,7 +176,9 @@ def own_optimizer() -> None:
 @case
 def optimizer_by_name() -> None:
     momentum = {"learning_rate": 0.05, "momentum": 0.9}
-    for chosen in ("adam", "RMSprop", {"class_name": "SGD", "config": momentum}):
+    # Keras 2 takes no dict.
+    dicts = [{"class_name": "SGD", "config": momentum}] if KERAS3 else []
+    for chosen in ["adam", "RMSprop"] + dicts:
         against_plain(perceptron, lambda chosen=chosen: chosen, numbers(), loss="mse")
 
 
