@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 import zipfile
@@ -50,6 +51,21 @@ def ended(job: Any, limit: float = 120) -> Tuple[int, str]:
             "the job did not end within {} s:\n{}".format(limit, text[-3000:])
         ) from None
     return job.returncode, text
+
+
+def said_until(job: Any, words: str, limit: float = 120) -> str:
+    """What a job writes up to the line with these words."""
+    guard = threading.Timer(limit, job.kill)
+    guard.start()
+    text = ""
+    try:
+        for line in job.stderr:
+            text += line
+            if words in line:
+                return text
+    finally:
+        guard.cancel()
+    raise AssertionError("the job ended without {!r}:\n{}".format(words, text[-3000:]))
 
 
 def times(text: str) -> List[Tuple[str, int, float]]:
@@ -135,13 +151,9 @@ class Failures(unittest.TestCase):
         self.assertNotEqual(code, 0)
 
     def test_stopped_rank_goes_on(self) -> None:
-        job = start("continued", GASPI_STALL_WARNING="1")
-        assert job.stderr is not None
-        text = ""
-        for line in job.stderr:
-            text += line
-            if "has not submitted" in line:
-                break
+        # In one memory the library of a stopped rank answers for it.
+        job = start("continued", GASPI_STALL_WARNING="1", GASPI_TRANSPORT="auto")
+        text = said_until(job, "has not submitted")
         pids = {rank: int(what[4:]) for what, rank, _ in times(text) if what.startswith("pid ")}
         begin = cpu_seconds(pids[0])
         # A while to measure, not one to wait for anything.
