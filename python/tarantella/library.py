@@ -294,7 +294,9 @@ def failure(name: str, code: int) -> Exception:
     """
     text = detail() or "code {}".format(code)
     lost = rank_failure(text) if code == ERROR else None
-    return lost or LibraryError("{}: {}".format(name, text), code)
+    # Most reasons begin with the procedure.
+    named = text if text.startswith(name + ":") else "{}: {}".format(name, text)
+    return lost or LibraryError(named, code)
 
 
 def rank_failure(text: str) -> Optional[RankFailure]:

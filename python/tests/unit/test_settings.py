@@ -115,6 +115,13 @@ class OneRank(unittest.TestCase):
         result = python("import tarantella", GASPI_LIBRARY="libc.so.6")
         self.assertIn("has no gaspi_", result.stderr)
 
+    def test_errors_of_the_library_name_their_procedure_once(self) -> None:
+        result = python(
+            "import tarantella as tnt, numpy as np\ntry: tnt.allreduce(np.ones(2), 'and')\n"
+            "except tnt.LibraryError as error: print(error)\n"
+        )
+        self.assertRegex(result.stdout, r"^gaspi_coll_allreduce: (?!gaspi_)", result.stderr)
+
     def test_groups_and_shapes_are_checked(self) -> None:
         result = python(
             "import tarantella as tnt, numpy as np\nfor wrong in (lambda: tnt.Group([5]), lambda:"
