@@ -92,7 +92,8 @@ fn trials() -> Vec<Trial> {
     }
     let name = format!("steps/tcp/{}-ranks", CPU_BY_TCP.ranks);
     trials.push(trial(name, || steps_by_tcp(&CPU_BY_TCP)));
-    trials.push(trial("idle/tcp/64-ranks".to_owned(), idle_by_tcp));
+    trials.push(trial("idle/tcp/64-ranks".to_owned(), || idle(IDLE_RANKS, false)));
+    trials.push(trial("idle/verbs/16-ranks".to_owned(), || idle(16, true)));
     let first = base_seed();
     for (transport, ranks) in [("shm", most), ("tcp", 128)] {
         let name = format!("death/{transport}/{ranks}-ranks/rank-0");
@@ -242,13 +243,15 @@ fn steps_by_tcp(cpu: &Cpu) -> Result<()> {
     })
 }
 
-/// Ranks whose programs sleep use no processor, though each is a node of its own.
-fn idle_by_tcp() -> Result<()> {
+/// Ranks whose programs sleep use no processor, though each is a node of its own; with devices those
+/// are mocked, whose own threads count too.
+fn idle(ranks: u32, by_devices: bool) -> Result<()> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_victim"));
-    let job = Job::launched(IDLE_RANKS, &program)?.limit(LIMIT).env("GASPI_TRANSPORT", "tcp");
-    let job = job.args(["wait", "none", "0"]).start()?;
-    job.lines("ready ", IDLE_RANKS as usize)?;
-    let ranks = (0..IDLE_RANKS).map(|rank| job.rank(rank as u16)).collect::<Result<Vec<_>>>()?;
+    let job = Job::launched(ranks, &program)?.limit(LIMIT).args(["wait", "none", "0"]);
+    let job = if by_devices { job.over_devices()? } else { job.env("GASPI_TRANSPORT", "tcp") };
+    let job = job.start()?;
+    job.lines("ready ", ranks as usize)?;
+    let ranks = (0..ranks).map(|rank| job.rank(rank as u16)).collect::<Result<Vec<_>>>()?;
     let used_us = || ranks.iter().map(|rank| cpu_us(rank.pid)).sum::<Result<u64>>();
     let mut seen = Vec::new();
     // The last ranks may still be on their way to where they wait.
