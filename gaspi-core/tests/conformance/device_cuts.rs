@@ -1,11 +1,12 @@
 //! What comes between devices: cuts, other networks, and ends of what requests are on their way to.
 
 use super::budgets::{carried, goes_by_device, pairs_of, until_by_device};
+use super::device_pairs::Moment;
 use super::device_returns::{failed, link, while_cut};
 use super::verbs::{LIMIT_OF_CHANGE, exchange};
 use super::*;
 use crate::ranks::{
-    now, others, run_owned_with_devices, run_with_devices, run_with_prepared, run_without_messages,
+    others, run_owned_with_devices, run_with_devices, run_with_prepared, run_without_messages,
 };
 use std::sync::Barrier;
 
@@ -266,22 +267,21 @@ fn a_rank_on_another_network_costs_the_requests_to_it() {
 }
 
 fn a_peer_that_leaves_while_a_pair_is_made_is_an_error_and_no_hang() {
-    for step in 0..8u64 {
+    for moment in Moment::all() {
         let begun = Barrier::new(2);
         let options = ("", &Config::default());
         run_owned_with_devices(
             2,
             options,
             |_| (),
-            |_| (),
+            |choice| moment.ask(choice),
             |rt, fabric| {
                 make(&rt, S0, 8192);
                 meet(&rt);
+                let before = Moment::ends(fabric);
                 begun.wait();
                 if rt.rank() == Rank(1) {
-                    let due = now() + Duration::from_millis(200);
-                    let pairs = || fabric.live(0).pairs + fabric.live(1).pairs;
-                    while pairs() < step % 4 && now() < due {}
+                    moment.wait(fabric, before);
                     rt.term(LIMIT).expect("it leaves in order");
                     return;
                 }

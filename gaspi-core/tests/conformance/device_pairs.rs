@@ -2,8 +2,9 @@
 
 use super::verbs::{LIMIT_OF_CHANGE, NO_ANSWER, exchange};
 use super::*;
-use crate::ranks::{now, run_owned_with_devices, run_with_devices, run_without_messages};
+use crate::ranks::{run_owned_with_devices, run_with_devices, run_without_messages};
 use gaspi_core::Pairs;
+use gaspi_mock_card::Fabric;
 
 fn pairs_are_counted_for_tools() {
     run_without_messages(2, "", |rt, fabric| {
@@ -90,28 +91,59 @@ fn a_receive_queue_that_runs_dry_holds_senders_back_and_loses_nothing() {
     assert_ne!(dry[0], 0, "it was never empty");
 }
 
+/// How far a pair of two ranks is when one of them ends.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Moment {
+    /// Ends of it that both devices have, beside those of other pairs.
+    ends: u64,
+    /// So much later.
+    spins: u64,
+    messages: MessageCarrier,
+}
+
+impl Moment {
+    /// At once; with the end of one rank; with both; and later: beside no other pairs, and while
+    /// those for messages are made.
+    pub(crate) fn all() -> impl Iterator<Item = Moment> {
+        let of = |messages| {
+            let of = move |spins| (0..3).map(move |ends| Moment { ends, spins, messages });
+            [0, 300, 1000, 10_000].into_iter().flat_map(of)
+        };
+        of(MessageCarrier::Tcp).chain(of(MessageCarrier::Device).take(3))
+    }
+
+    pub(crate) fn ask(self, choice: &mut DeviceChoice) {
+        choice.messages = self.messages;
+    }
+
+    /// Ends of pairs that both devices have.
+    pub(crate) fn ends(fabric: &Fabric) -> u64 {
+        fabric.live(0).pairs + fabric.live(1).pairs
+    }
+
+    /// Waits for it, where there were so many ends before.
+    pub(crate) fn wait(self, fabric: &Fabric, before: u64) {
+        soon("an end of a pair", || Moment::ends(fabric) >= before + self.ends);
+        (0..self.spins).for_each(|_| std::hint::spin_loop());
+    }
+}
+
 fn a_peer_that_dies_while_a_pair_is_made_is_an_error_and_no_hang() {
-    // How many queue pairs both devices have, and how often one has been changed, when it dies.
-    for step in 0..12u64 {
+    for moment in Moment::all() {
         let begun = std::sync::Barrier::new(2);
         let options = ("", &Config::default());
         run_owned_with_devices(
             2,
             options,
             |_| (),
-            |_| (),
+            |choice| moment.ask(choice),
             |rt, fabric| {
                 make(&rt, S0, 8192);
                 meet(&rt);
+                let before = Moment::ends(fabric);
                 begun.wait();
                 if rt.rank() == Rank(1) {
-                    let due = now() + Duration::from_millis(200);
-                    let pairs = || fabric.live(0).pairs + fabric.live(1).pairs;
-                    // At once; with the end of the other rank; with both; and a bit later.
-                    while pairs() < (step % 4).min(2) && now() < due {}
-                    for _ in 0..step / 4 * 300 {
-                        std::hint::spin_loop();
-                    }
+                    moment.wait(fabric, before);
                     crate::ranks::die(rt);
                     return;
                 }
