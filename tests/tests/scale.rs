@@ -243,8 +243,8 @@ fn steps_by_tcp(cpu: &Cpu) -> Result<()> {
     })
 }
 
-/// Ranks whose programs sleep use no processor, though each is a node of its own; with devices those
-/// are mocked, whose own threads count too.
+/// Ranks whose programs sleep use no processor, though each is a node of its own. Threads of mocked
+/// devices count too.
 fn idle(ranks: u32, by_devices: bool) -> Result<()> {
     let program = PathBuf::from(env!("CARGO_BIN_EXE_victim"));
     let job = Job::launched(ranks, &program)?.limit(LIMIT).args(["wait", "none", "0"]);
