@@ -17,12 +17,13 @@ impl LaneState {
             self.assembly.open_chain();
         }
         let posted = self.post_waiting();
-        let chain = self.assembly.close_chain();
-        let handed_over = match (&self.pair, chain) {
+        let Some(mut chain) = self.assembly.close_chain() else { return posted };
+        let handed_over = match (chain.take(), &self.pair) {
             // SAFETY: the memory of each stays until it has ended, as of those posted alone.
-            (Some(pair), Some(first)) => unsafe { pair.post_chain(first) },
+            (Some(first), Some(pair)) => unsafe { pair.post_chain(first) },
             _ => Ok(()),
         };
+        chain.give_back();
         posted.and(handed_over)
     }
 }
