@@ -261,7 +261,7 @@ impl Verbs<'_> {
         self.table.forced || lane.is_some_and(is_ending)
     }
 
-    /// Begins to make the pair of a lane, unless one was refused lately: then what waits is lost.
+    /// Begins to make a lane's pair, unless one was refused lately; what waits is lost if it fails.
     fn begin(self, lane: &Lane, mut state: MutexGuard<'_, LaneState>) {
         let steps = state.pairing.begin_by_time(monotonic_ns);
         let mut ended = Ended::default();
