@@ -2,7 +2,7 @@
 
 use super::budgets::until_by_device;
 use super::*;
-use crate::ranks::{now, run_with_prepared};
+use crate::ranks::{now, run_with_prepared, run_without_messages};
 use gaspi_mock_card::Fabric;
 
 /// Longer than a thread looks before it sleeps.
@@ -73,44 +73,37 @@ fn notifications_wake_nobody_while_the_program_computes() {
     const WARM_UP: u32 = 4;
     const MORE: u32 = 10;
     let both = std::sync::Barrier::new(2);
-    let ask = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Tcp;
-    run_with_prepared(
-        2,
-        ("", &Config::default()),
-        |_| (),
-        ask,
-        |rt, fabric| {
-            make(rt, S0, 64);
-            if rt.rank() == Rank(0) {
-                until_by_device(rt, Rank(1), Q0);
+    run_without_messages(2, "", |rt, fabric| {
+        make(rt, S0, 64);
+        if rt.rank() == Rank(0) {
+            until_by_device(rt, Rank(1), Q0);
+        }
+        meet(rt);
+        // From here on rank 1 computes.
+        both.wait();
+        if rt.rank() == Rank(0) {
+            let notify = |id| {
+                pass_time_to_sleep();
+                let transfer = eight(Rank(1));
+                rt.write_notify(&transfer, NotificationId(id), 1, Q0, LIMIT).expect("posted");
+                rt.wait(Q0, LIMIT).expect("wait");
+            };
+            let woken = || fabric.counter(1, "events");
+            // A thread that slept before may have asked for the next thing that comes.
+            (0..WARM_UP).for_each(notify);
+            let before = woken();
+            (WARM_UP..WARM_UP + MORE).for_each(notify);
+            assert_eq!(woken() - before, 0, "of {MORE} notifications");
+        }
+        both.wait();
+        if rt.rank() == Rank(1) {
+            for id in 0..WARM_UP + MORE {
+                let came = rt.notify_waitsome(S0, id, 1, LIMIT).expect("it has come");
+                assert_eq!(came, Some(NotificationId(id)));
             }
-            meet(rt);
-            // From here on rank 1 computes.
-            both.wait();
-            if rt.rank() == Rank(0) {
-                let notify = |id| {
-                    pass_time_to_sleep();
-                    let transfer = eight(Rank(1));
-                    rt.write_notify(&transfer, NotificationId(id), 1, Q0, LIMIT).expect("posted");
-                    rt.wait(Q0, LIMIT).expect("wait");
-                };
-                let woken = || fabric.counter(1, "events");
-                // A thread that slept before may have asked for the next thing that comes.
-                (0..WARM_UP).for_each(notify);
-                let before = woken();
-                (WARM_UP..WARM_UP + MORE).for_each(notify);
-                assert_eq!(woken() - before, 0, "of {MORE} notifications");
-            }
-            both.wait();
-            if rt.rank() == Rank(1) {
-                for id in 0..WARM_UP + MORE {
-                    let came = rt.notify_waitsome(S0, id, 1, LIMIT).expect("it has come");
-                    assert_eq!(came, Some(NotificationId(id)));
-                }
-            }
-            meet(rt);
-        },
-    );
+        }
+        meet(rt);
+    });
 }
 
 tests! {

@@ -246,33 +246,21 @@ pub extern "C" fn mock_card_fail(
     nth: u64,
     status: u32,
 ) -> c_int {
-    if nth == 0 || status == 0 {
-        return libc::EINVAL;
-    }
-    with(fabric, device, |net| {
-        net.card(device).faults.failures.push(Failure {
-            pair,
-            atomic: false,
-            remaining: nth,
-            status,
-        });
-        0
-    })
+    plan_failure(fabric, device, Failure { pair, atomic: false, remaining: nth, status })
 }
 
 /// As [`mock_card_fail`], of the atomic operations of all pairs of the device.
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_fail_atomic(fabric: u32, device: u32, nth: u64, status: u32) -> c_int {
-    if nth == 0 || status == 0 {
+    plan_failure(fabric, device, Failure { pair: 0, atomic: true, remaining: nth, status })
+}
+
+fn plan_failure(fabric: u32, device: u32, failure: Failure) -> c_int {
+    if failure.remaining == 0 || failure.status == 0 {
         return libc::EINVAL;
     }
     with(fabric, device, |net| {
-        net.card(device).faults.failures.push(Failure {
-            pair: 0,
-            atomic: true,
-            remaining: nth,
-            status,
-        });
+        net.card(device).faults.failures.push(failure);
         0
     })
 }
