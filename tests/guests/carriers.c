@@ -6,9 +6,8 @@
  *     carriers EACH [RANK...]     EACH ranks share a host, one host after the other; these ranks
  *                                 have no device
  */
-#include "../c/check.h"
+#include "counters.h"
 
-#include <stdint.h>
 #include <time.h>
 
 enum { SEGMENT = 0, QUEUE = 0, SIZE = 4096, TIMES = 20 };
@@ -20,26 +19,6 @@ static const char *const WRITTEN[CARRIERS] = {"BytesWrittenShm", "BytesWrittenVe
 static const char *const READ[CARRIERS] = {"BytesReadShm", "BytesReadVerbs", "BytesReadTcp"};
 
 static char *memory;
-
-/* A counter of this rank by its name. */
-static uint64_t count_of(const char *wanted) {
-  gaspi_number_t counters;
-  CHECK_OK(gaspi_statistic_counter_max(&counters));
-  for (gaspi_number_t counter = 0; counter < counters; counter++) {
-    gaspi_statistic_argument_t argument;
-    gaspi_string_t name;
-    gaspi_string_t description;
-    gaspi_number_t level;
-    gaspi_ulong value;
-    CHECK_OK(gaspi_statistic_counter_info(counter, &argument, &name, &description, &level));
-    if (strcmp(name, wanted) == 0) {
-      CHECK_OK(gaspi_statistic_counter_get(counter, 0, &value));
-      return value;
-    }
-  }
-  CHECK(!"there is such a counter");
-  return 0;
-}
 
 static void write_to(gaspi_rank_t peer, gaspi_size_t size) {
   CHECK_OK(gaspi_write(SEGMENT, 0, peer, SEGMENT, (gaspi_offset_t)SIZE * (2 + my_rank), size, QUEUE,

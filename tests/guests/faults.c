@@ -8,7 +8,7 @@
  *     faults poll             rank 1 cannot look at completions any more
  *     faults random SEED N    N of a million requests fail while all ranks exchange data
  *
- * All but `init` are for GASPI_IB_MESSAGES=tcp: what fails is what this program posts then.
+ * `requests` and `poll` are for GASPI_IB_MESSAGES=tcp: what fails is what this program posts then.
  */
 #include "../c/check.h"
 

@@ -68,7 +68,7 @@ const COLLECTIVES: &[[&str; 2]] = &[
 ];
 
 /// In this order: the first one of each kind of world makes the card that the others use.
-pub(super) const CHECKS: [Check; 19] = [
+pub(super) const CHECKS: [Check; 21] = [
     check("one/device", 1, 60, include_str!("checks/device.sh")),
     check("one/pingpong", 1, 60, include_str!("checks/pingpong.sh")).outside(),
     check("one/programs", 1, 180, include_str!("checks/programs.sh")).outside(),
@@ -85,6 +85,7 @@ pub(super) const CHECKS: [Check; 19] = [
         .only_in_full()
         .of(COLLECTIVES),
     check("one/faults", 1, 240, include_str!("checks/faults.sh")).outside(),
+    check("one/memory", 1, 120, include_str!("checks/memory.sh")),
     check("one/bench", 1, 360, include_str!("checks/bench.sh")).outside(),
     check("two/device", 2, 60, include_str!("checks/device.sh")),
     check("two/perftest", 2, 120, include_str!("checks/perftest.sh")),
@@ -92,6 +93,7 @@ pub(super) const CHECKS: [Check; 19] = [
     check("two/verbs", 2, 180, include_str!("checks/two_verbs.sh")),
     check("two/kill", 2, 60, include_str!("checks/kill.sh")),
     check("two/cut", 2, 120, include_str!("checks/cut.sh")),
+    check("two/port", 2, 120, include_str!("checks/port.sh")),
     check("two/lossy_cut", 2, 120, include_str!("checks/lossy_cut.sh")),
     check("two/long_cut", 2, 150, include_str!("checks/long_cut.sh")),
     check("two/long_lossy_cut", 2, 150, include_str!("checks/long_lossy_cut.sh")),
@@ -100,7 +102,7 @@ pub(super) const CHECKS: [Check; 19] = [
 ];
 
 /// The C programs of the tests that checks run, below the root of the checkout.
-pub(super) const PROGRAMS: [&str; 11] = [
+pub(super) const PROGRAMS: [&str; 13] = [
     "tests/c/atomics.c",
     "tests/c/groups.c",
     "tests/c/notifications.c",
@@ -109,8 +111,10 @@ pub(super) const PROGRAMS: [&str; 11] = [
     "tests/c/queues.c",
     "tests/c/segments.c",
     "tests/c/threads.c",
+    "tests/guests/again.c",
     "tests/guests/carriers.c",
     "tests/guests/faults.c",
+    "tests/guests/memory.c",
     "tests/guests/ring.c",
 ];
 

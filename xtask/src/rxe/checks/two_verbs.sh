@@ -1,7 +1,13 @@
 # Jobs over both guests whose data goes by the devices: C programs that compare what they move, and
 # gaspi-bench with a raw pair between the guests.
 [ "$guest" = 0 ] || exit 0
-export GASPI_TRANSPORT=verbs GASPI_IB_DEVICE="$device"
+export GASPI_IB_DEVICE="$device"
+"$release/gaspi_run" --hosts guest0:1,guest1:1 "$programs/memory" fallback > /tmp/memory 2>&1 ||
+    { cat /tmp/memory; fail "memory fallback"; }
+cat /tmp/memory
+grep -q "requests with memory of segment 1 go by TCP.*ulimit -l" /tmp/memory ||
+    fail "no warning that the segment goes by TCP"
+export GASPI_TRANSPORT=verbs
 for program in onesided notifications; do
     begin=$(date +%s)
     "$release/gaspi_run" --hosts guest0:1,guest1:1 "$programs/$program" > "/tmp/$program" 2>&1 ||
