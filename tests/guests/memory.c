@@ -6,6 +6,8 @@
  *     memory segment          rank 1 may pin the first of three segments, not the second
  *     memory fallback         the same, where data may go by TCP: the second goes that way
  */
+#define _GNU_SOURCE
+
 #include "counters.h"
 
 #include <linux/capability.h>

@@ -159,8 +159,10 @@ pub(super) fn with_device(
         device.share_among(sharers);
         let forced = job.transport == Transport::Verbs;
         let table = endpoints.device_table(device, forced, job.size);
-        let call = "preparing the RDMA device".to_owned();
-        return endpoints.with_device(table.map_err(|reason| Error::System { call, reason })?);
+        // What the device lacks is most often the limit of locked memory.
+        let refused =
+            |reason| Error::Environment { reason: format!("preparing the RDMA device: {reason}") };
+        return endpoints.with_device(table.map_err(refused)?);
     }
     if job.transport != Transport::Auto || config.network == Some(Network::Ethernet) {
         return Ok(endpoints);
