@@ -52,18 +52,15 @@ fn transports(runtime: &Runtime) -> String {
     text
 }
 
-/// How many ranks of other nodes are reached by which transport, behind those of this node.
-fn ways_to_others(runtime: &Runtime) -> String {
-    let ways = [(Link::Verbs, "an RDMA device"), (Link::Tcp, "TCP")];
-    let mut text = String::new();
-    for (link, name) in ways {
-        let goes = |rank: &u32| runtime.link(Rank(*rank as u16)).is_ok_and(|way| way == link);
-        let count = (0..runtime.size()).filter(goes).count();
-        if count > 0 {
-            let _ = write!(text, ", {count} by {name}");
-        }
+/// How ranks of other nodes are reached.
+fn way_to_others(runtime: &Runtime) -> &'static str {
+    if runtime.local_size() == runtime.size() {
+        ""
+    } else if runtime.rdma_ports().is_empty() {
+        ", the others by TCP"
+    } else {
+        ", the others by RDMA devices where they have one, or by TCP"
     }
-    text
 }
 
 /// A description of this rank, for the log.
@@ -78,7 +75,7 @@ fn introduction(runtime: &Runtime) -> String {
          runs on cores {}, {binding}",
         runtime.rank().0,
         env!("CARGO_PKG_VERSION"),
-        ways_to_others(runtime),
+        way_to_others(runtime),
         runtime.waiting_mode(),
         affinity::listed(&topology::usable_cores()),
     )
