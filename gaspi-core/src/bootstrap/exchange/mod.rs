@@ -30,6 +30,7 @@ mod hub_lookup;
 mod local_connection;
 pub(super) mod membership;
 pub(crate) mod message;
+mod relay_links;
 mod relay_listener;
 pub(crate) mod relay_protocol;
 pub(super) mod server;

@@ -5,8 +5,8 @@
 //! [`UNAUTHENTICATED_MAX`] connections at once.
 
 use super::credential;
-use super::farewell::{self, Relays};
 use super::hub_access::{HubAccess, PATIENCE};
+use super::relay_links::RelayLinks;
 use super::server::Server;
 use super::tcp_connection::{TcpConnection, continue_handshake, receive};
 use crate::bootstrap::addresses::{self, Audience};
@@ -113,7 +113,7 @@ pub(super) struct RelayListener {
     /// Given up to turn a connection away when descriptors have run out.
     reserve: Option<OwnedFd>,
     unauthenticated: Vec<Unauthenticated>,
-    streams: Relays,
+    links: RelayLinks,
     /// Which connection was refused last, and why.
     pub(super) last_error: Option<String>,
     /// When relays that have not closed are left to a thread, since the exchange is over.
@@ -122,6 +122,7 @@ pub(super) struct RelayListener {
 
 impl RelayListener {
     pub(super) fn new(access: HubAccess, audience: Audience, size: u32) -> Result<RelayListener> {
+        let links = RelayLinks::new()?;
         let mut last = None;
         for port in &access.ports {
             let at = access.restrictions.at_port(*port);
@@ -137,7 +138,7 @@ impl RelayListener {
                         reserve: listening.listeners[0].try_clone().ok(),
                         listeners: listening.listeners,
                         unauthenticated: Vec::new(),
-                        streams: Vec::new(),
+                        links,
                         last_error: None,
                         leave_at: None,
                     });
@@ -165,24 +166,7 @@ impl RelayListener {
         }
         self.accept();
         self.welcome(server);
-        let mut bytes = Vec::new();
-        for (link, stream) in &mut self.streams {
-            bytes.clear();
-            while stream.read(&mut bytes) {}
-            stream.look_for_silence();
-            if let Err(error) = server.feed(*link, &bytes) {
-                log::warn!("proc_init: {} was sent away: {error}", stream.peer);
-                server.cut(*link, &error.to_string());
-            }
-            if let Some(why) = stream.ended() {
-                server.cut(*link, &format!("the connection to {} has ended: {why}", stream.peer));
-            }
-        }
-        for (link, stream) in &mut self.streams {
-            stream.queue(server.take(*link));
-            stream.flush();
-        }
-        self.streams.retain(|(_, stream)| stream.ended().is_none());
+        self.links.serve(server);
         if server.is_over() {
             self.leave();
         }
@@ -191,10 +175,10 @@ impl RelayListener {
     /// The exchange is over: waits for the relays to close, but not for long.
     fn leave(&mut self) {
         let now = Instant::now();
-        if now < *self.leave_at.get_or_insert(now + FAREWELL) || self.streams.is_empty() {
+        if now < *self.leave_at.get_or_insert(now + FAREWELL) || self.links.is_empty() {
             return;
         }
-        if let Err(error) = farewell::leave_to_thread(&mut self.streams) {
+        if let Err(error) = self.links.leave_to_thread() {
             log::warn!("proc_init: waiting for the other hosts to take their tables: {error}");
             self.leave_at = Some(now + FAREWELL);
         }
@@ -244,7 +228,7 @@ impl RelayListener {
                 Some(State::Done(relay)) if relay.purpose == Purpose::Meeting => {
                     let Some(records) = peer.records() else { continue };
                     let stream = TcpConnection::new(peer.fd, peer.from, records);
-                    self.streams.push((server.add_relay(&[]), stream));
+                    self.links.welcome(server, stream);
                 }
                 Some(State::Refused(reason)) => self.refused(&peer, &reason),
                 Some(State::Done(_) | State::Pending) => {}
@@ -264,12 +248,12 @@ impl RelayListener {
 
     /// Whether there is something to send to other machines.
     pub(super) fn has_output(&self) -> bool {
-        self.streams.iter().any(|(_, stream)| stream.is_pending())
+        self.links.has_output()
     }
 
     /// Whether the other machines have their outcome, or are left to a thread.
     pub(super) fn is_done(&self) -> bool {
-        self.streams.is_empty()
+        self.links.is_empty()
     }
 
     pub(super) fn watches<'a>(&'a self, fds: &mut Vec<(BorrowedFd<'a>, bool)>) -> Option<Duration> {
@@ -279,12 +263,11 @@ impl RelayListener {
         for peer in &self.unauthenticated {
             fds.push((peer.fd.as_fd(), peer.has_output()));
         }
-        fds.extend(self.streams.iter().map(|(_, stream)| (stream.as_fd(), stream.is_pending())));
+        fds.push((self.links.as_fd(), false));
         let now = Instant::now();
         let unauthenticated = self.unauthenticated.iter().map(|peer| peer.until);
-        let leave = self.leave_at.filter(|_| !self.streams.is_empty());
-        let look = self.streams.iter().filter_map(|(_, stream)| stream.look_at());
-        let next = unauthenticated.chain(leave).chain(look).min()?;
+        let leave = self.leave_at.filter(|_| !self.links.is_empty());
+        let next = unauthenticated.chain(leave).chain(self.links.due()).min()?;
         Some(next.saturating_duration_since(now).max(Duration::from_millis(1)))
     }
 }

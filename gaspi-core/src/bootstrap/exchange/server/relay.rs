@@ -20,7 +20,7 @@ use crate::ids::Rank;
 use crate::os::process;
 use crate::wire::codec::{DecodeError, Decoded};
 use crate::wire::shared_layout::SharedLayout;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -60,12 +60,14 @@ struct Link {
 pub(crate) struct Hub {
     pub(super) state: ServerState,
     links: BTreeMap<RelayId, Link>,
+    /// Those that may have something to say since that was asked last.
+    speaking: BTreeSet<RelayId>,
     next: RelayId,
 }
 
 impl Hub {
     pub(crate) fn new(state: ServerState) -> Hub {
-        Hub { state, links: BTreeMap::new(), next: 1 }
+        Hub { state, links: BTreeMap::new(), speaking: BTreeSet::new(), next: 1 }
     }
 
     pub(super) fn spans_hosts(&self) -> bool {
@@ -78,10 +80,18 @@ impl Hub {
         link.since.get(&connection).copied()
     }
 
-    fn push(&mut self, link: RelayId, frame: &ToRelay) {
-        if let Some(link) = self.links.get_mut(&link) {
+    fn push(&mut self, id: RelayId, frame: &ToRelay) {
+        if let Some(link) = self.links.get_mut(&id) {
             link.channel.out.push(frame.encode());
+            self.speaking.insert(id);
         }
+    }
+
+    /// Says the same to all relays.
+    fn push_to_all(&mut self, frame: &ToRelay) {
+        let bytes = frame.encode();
+        self.links.values_mut().for_each(|link| link.channel.out.push(Arc::clone(&bytes)));
+        self.speaking.extend(self.links.keys());
     }
 }
 
@@ -149,6 +159,7 @@ impl Server {
         let channel = Channel::new(ToRelay::Hello { version: relay_protocol::VERSION }.encode());
         let link = Link { channel, ranks: ranks.to_vec(), since: HashMap::new() };
         hub.links.insert(id, link);
+        hub.speaking.insert(id);
         id
     }
 
@@ -175,6 +186,14 @@ impl Server {
                 what => format!("the other host sent what is not understood: {what}"),
             },
         })
+    }
+
+    /// The links of the hub that may have something to say since the last call.
+    pub(in crate::bootstrap::exchange) fn speaking(&mut self) -> BTreeSet<RelayId> {
+        match &mut self.role {
+            Role::Hub(hub) => std::mem::take(&mut hub.speaking),
+            Role::Relay(_) => BTreeSet::new(),
+        }
     }
 
     /// What has to go to the other end of a link, in this order. To be asked for after every call
@@ -340,8 +359,7 @@ impl Server {
         let members = self.select(|peer| peer.is_in_job() && !peer.is_rank(rank));
         self.send_all(members, &Message::Died { rank, how: how.to_owned() });
         if let Role::Hub(hub) = &mut self.role {
-            let frame = ToRelay::Died { rank, how: how.to_owned() }.encode();
-            hub.links.values_mut().for_each(|link| link.channel.out.push(frame.clone()));
+            hub.push_to_all(&ToRelay::Died { rank, how: how.to_owned() });
         }
     }
 
@@ -377,6 +395,7 @@ impl Server {
             let parts = image.chunks(CARDS_BYTES_MAX);
             let parts: Vec<Arc<[u8]>> =
                 parts.map(|part| ToRelay::Cards(part.to_vec()).encode()).collect();
+            hub.speaking.extend(hub.links.keys());
             for (id, link) in &mut hub.links {
                 let out = &mut link.channel.out;
                 let Some(connections) = remote.get(id) else {
@@ -400,9 +419,7 @@ impl Server {
     /// another one.
     pub(in crate::bootstrap::exchange) fn dismiss_all(&mut self) {
         if let Role::Hub(hub) = &mut self.role {
-            for link in hub.links.values_mut() {
-                link.channel.out.push(ToRelay::Over.encode());
-            }
+            hub.push_to_all(&ToRelay::Over);
         }
         self.close_meeting(&[]);
     }
