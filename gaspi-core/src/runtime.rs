@@ -15,6 +15,7 @@ pub use pending_init::PendingInit;
 
 pub use self::extensions::Extension;
 use self::extensions::Extensions;
+use self::leaving::Delivery;
 use crate::bootstrap::{Job, Membership};
 use crate::callback::outside_callback;
 use crate::channel::Channels;
@@ -374,11 +375,12 @@ impl Runtime {
         // The function may be called by a thread that ends here.
         outside_callback(Call::Term.name())?;
         let waiting = waiting(Call::Term, inner.ranks.me.0);
+        let mut delivery = Delivery::default();
         let delivered = inner.until(timeout.deadline(), waiting, || {
             for (queue, id) in inner.queues.iter().zip(0..) {
                 inner.finish_writes(queue, QueueId(id));
             }
-            inner.has_delivered().then_some(())
+            inner.has_delivered(&mut delivery).then_some(())
         });
         if delivered.is_none()
             && let Some(pending) = inner.undelivered()

@@ -36,7 +36,7 @@ use crate::transport::endpoint::Endpoints;
 use crate::transport::faulty::Faults;
 use crate::transport::shm::area::{SharedArea, liveness};
 use crate::transport::shm::wakeup::WakeupSockets;
-use crate::transport::tcp::connect::reach::PATIENCE;
+use crate::transport::tcp::connect::reach::{PATIENCE, Wanted};
 use crate::transport::tcp::endpoint_table::{EndpointTable, Identity};
 #[cfg(feature = "test-transports")]
 use crate::transport::twin;
@@ -432,19 +432,19 @@ impl Inner {
         }
         let waiting = waiting(Call::Init, 0_u32);
         let dialing = &self.endpoints.stream.dialing;
-        let wanted = self.reached_first();
+        let mut wanted = Wanted::new(self.reached_first(), self.ranks.me, self.ranks.size);
         // Nothing wakes a rank when it is time to connect to lower ones that have not done so:
         // where one of them has died before, nothing would ever come from it.
         let patient = deadline.at_most(PATIENCE.saturating_sub(clock::since(self.began)));
-        let reached = || {
-            let reached = self.tcp().reached(&wanted, clock::since(self.began) >= PATIENCE)?;
+        let mut reached = || {
+            let reached = self.tcp().reached(&mut wanted, clock::since(self.began) >= PATIENCE)?;
             (reached.is_err() || dialing.hears_of_ends()).then_some(reached)
         };
-        let outcome = self.until(patient, waiting, reached);
-        let outcome = outcome.or_else(|| self.until(deadline, waiting, reached));
+        let outcome = self.until(patient, waiting, &mut reached);
+        let outcome = outcome.or_else(|| self.until(deadline, waiting, &mut reached));
         outcome.unwrap_or_else(|| {
             let is_there = |rank: &Rank| self.endpoints.stream.connections.is_established(*rank);
-            let first = wanted.iter().find(|rank| !is_there(rank));
+            let first = wanted.ranks().iter().find(|rank| !is_there(rank));
             let pending = match first {
                 Some(rank) => {
                     format!("the connection to {rank} on {}", self.ranks.host_of(*rank))
