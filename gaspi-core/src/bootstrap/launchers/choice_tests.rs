@@ -94,6 +94,37 @@ fn each_launcher_is_recognised() {
     }
 }
 
+/// `srun -n 2 prog : -n 4 prog` in a job of two components: this is the second task of the first.
+#[test]
+fn a_component_of_a_step_does_not_tell_the_size_of_the_job() {
+    let pmix: Set<'_> = &[("PMIX_RANK", "1"), ("PMIX_NAMESPACE", "slurm.pmix.77.0")];
+    let hydra: Set<'_> = &[("PMI_RANK", "1"), ("PMI_SIZE", "6"), ("PMI_FD", "6")];
+    let (component, whole): (Set<'_>, Set<'_>) =
+        (&[("SLURM_STEP_NUM_TASKS", "2")], &[("SLURM_STEP_NUM_TASKS", "6")]);
+    let taken = |sets: &[Set<'_>]| {
+        with(sets, choose).map(|(choice, _)| {
+            let (launcher, task) = choice.expect("a launcher");
+            (launcher.name(), task.rank.0, task.size, task.size_by)
+        })
+    };
+    for several in ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"] {
+        let two: Set<'_> = &[(several, "2")];
+        // The library is asked, and nothing else is compared with what it says.
+        let by_library = ("pmix", 1, None, None);
+        assert_eq!(taken(&[SRUN, component, two, pmix]).expect("taken"), by_library);
+        assert_eq!(taken(&[SRUN, whole, two, pmix]).expect("taken"), by_library);
+        let by_pmi = ("pmi", 1, Some(6), None);
+        assert_eq!(taken(&[SRUN, component, two, hydra]).expect("taken"), by_pmi);
+        // A job of one component has one size, and ranks have to agree in any.
+        let one: Set<'_> = &[(several, "1")];
+        let by_slurm = ("pmix", 1, Some(2), Some("slurm"));
+        assert_eq!(taken(&[SRUN, component, one, pmix]).expect("taken"), by_slurm);
+        assert!(taken(&[SRUN, component, one, hydra]).is_err());
+        let other: Set<'_> = &[("SLURM_PROCID", "0")];
+        assert!(taken(&[SRUN, other, two, pmix]).is_err());
+    }
+}
+
 #[test]
 fn the_first_counts_where_all_agree() {
     let agreeing: Set<'_> = &[("RANK", "1"), ("WORLD_SIZE", "4"), ("MASTER_ADDR", "ant")];

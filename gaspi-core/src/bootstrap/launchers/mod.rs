@@ -45,6 +45,11 @@ pub(super) trait Launcher: Sync {
     /// The variables are incomplete or contradict each other, or the time has run out.
     fn job(&self, variables: &Variables<'_>, task: Task, deadline: Deadline) -> Result<Job>;
 
+    /// Whether the size that its variables name may be that of a part of the job only.
+    fn may_count_a_part(&self, _variables: &Variables<'_>) -> bool {
+        false
+    }
+
     /// Whether it starts jobs of its own inside those of `other`, whose variables then speak of
     /// something else.
     fn runs_within(&self, _other: &str, _variables: &Variables<'_>) -> bool {
@@ -137,6 +142,8 @@ pub(super) fn choose(variables: &Variables<'_>) -> Result<(Option<Choice>, Strin
         if let Ok(Some(other)) = launcher.task(variables)
             && !first.runs_within(launcher.name(), variables)
         {
+            let counts_all = !launcher.may_count_a_part(variables);
+            let other = Task { size: other.size.filter(|_| counts_all), ..other };
             agree(variables, (first, task), (launcher, other))?;
             // Those behind are compared with it, and so is what a process manager tells.
             chosen = Some((first, task.or_size_by((launcher, other))));

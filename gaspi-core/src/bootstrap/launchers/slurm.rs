@@ -44,6 +44,13 @@ impl Launcher for Slurm {
         Task::new(("SLURM_PROCID", rank), (name, size)).map(Some)
     }
 
+    /// A step may have tasks of several components of a job, which PMIx counts together.
+    fn may_count_a_part(&self, variables: &Variables<'_>) -> bool {
+        let components = |name| variables.number(name).ok().flatten();
+        // Before Slurm 20.02 it had the second name.
+        ["SLURM_HET_SIZE", "SLURM_PACK_SIZE"].into_iter().filter_map(components).any(|n| n > 1)
+    }
+
     fn job(&self, variables: &Variables<'_>, task: Task, _: Deadline) -> Result<Job> {
         let mut job = task.job();
         if job.size == 1 {
