@@ -89,4 +89,25 @@ mod tests {
             assert_eq!(labelled_job(line), None, "{line}");
         }
     }
+
+    /// Other programs of the user may map files of any name.
+    #[test]
+    fn mutated_maps_give_no_more_than_they_say() {
+        let line = |file: &str| format!("7f00-7f01 r--s 00000000 00:01 5 {file} (deleted)\n");
+        let samples = [
+            line("/memfd:gaspi-rank-258:slurm-77.0.0"),
+            line("/memfd:gaspi-node") + &line("/memfd:gaspi-rank-1:a\\012b: c"),
+            line("/usr/lib/x:1") + "7f02-7f03 rw-p 00000000 00:00 0 [heap]\n",
+        ];
+        crate::fuzzed::run("label", 64 << 10, |seed| {
+            let mut bytes = samples[seed.below(3) as usize].as_bytes().to_vec();
+            seed.mutate(&mut bytes);
+            let maps = String::from_utf8_lossy(&bytes);
+            if let Some((job, rank)) = labelled_job(&maps) {
+                let written = job.replace('\n', "\\012");
+                assert!(maps.contains(&written) || maps.contains(&job), "{job} is not in {maps}");
+                assert!(maps.contains(&rank.to_string()), "{rank} is not in {maps}");
+            }
+        });
+    }
 }
