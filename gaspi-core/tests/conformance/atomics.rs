@@ -41,29 +41,32 @@ fn sums_are_exact_and_old_values_unique() {
 }
 
 fn a_lock_by_compare_and_swap_excludes() {
-    run(3, |rt| {
-        make(rt, S0, 64);
-        rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
-        let me = u64::from(rt.rank().0) + 1;
-        let local = Transfer { local: S1, local_offset: 0, remote_offset: 8, ..eight(Rank(0)) };
-        for _ in 0..100 {
-            while rt.atomic_compare_swap(S0, 0, Rank(0), 0, me, LIMIT) != Ok(0) {
-                ranks::pause();
+    for size in ranks::sizes(&[3]) {
+        let rounds = 300 / size;
+        run(size, |rt| {
+            make(rt, S0, 64);
+            rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
+            let me = u64::from(rt.rank().0) + 1;
+            let local = Transfer { local: S1, local_offset: 0, remote_offset: 8, ..eight(Rank(0)) };
+            for _ in 0..rounds {
+                while rt.atomic_compare_swap(S0, 0, Rank(0), 0, me, LIMIT) != Ok(0) {
+                    ranks::pause();
+                }
+                // Not atomic: only the lock makes it right.
+                rt.read(&local, Q0, LIMIT).expect("read");
+                rt.wait(Q0, LIMIT).expect("wait");
+                put_u64(rt, S1, 0, get_u64(rt, S1, 0) + 1);
+                rt.write(&local, Q0, LIMIT).expect("write");
+                rt.wait(Q0, LIMIT).expect("wait");
+                assert_eq!(rt.atomic_compare_swap(S0, 0, Rank(0), me, 0, LIMIT), Ok(me));
             }
-            // Not atomic: only the lock makes it right.
-            rt.read(&local, Q0, LIMIT).expect("read");
-            rt.wait(Q0, LIMIT).expect("wait");
-            put_u64(rt, S1, 0, get_u64(rt, S1, 0) + 1);
-            rt.write(&local, Q0, LIMIT).expect("write");
-            rt.wait(Q0, LIMIT).expect("wait");
-            assert_eq!(rt.atomic_compare_swap(S0, 0, Rank(0), me, 0, LIMIT), Ok(me));
-        }
-        meet(rt);
-        if rt.rank() == Rank(0) {
-            assert_eq!(get_u64(rt, S0, 8), 300);
-        }
-        meet(rt);
-    });
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                assert_eq!(get_u64(rt, S0, 8), u64::from(size * rounds));
+            }
+            meet(rt);
+        });
+    }
 }
 
 fn additions_wrap() {
@@ -132,5 +135,6 @@ tests! {
         they_are_atomic_against_the_owners_own_instructions,
         on_a_deleted_segment_they_fail;
     SEVERAL:
-        sums_are_exact_and_old_values_unique;
+        sums_are_exact_and_old_values_unique,
+        a_lock_by_compare_and_swap_excludes;
 }

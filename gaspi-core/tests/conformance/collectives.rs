@@ -27,19 +27,23 @@ fn nobody_passes_a_barrier_before_all_have_come() {
 }
 
 fn a_barrier_that_timed_out_continues() {
-    let late = Barrier::new(3);
-    run(3, |rt| {
-        if rt.rank() != Rank(2) {
-            let error = within(AT_ONCE, "TEST", || rt.barrier(GroupId::ALL, Timeout::Test));
-            assert!(error.expect_err("rank 2 waits").is_timeout());
-            // Rank 2 alone is certain to be missing after the other had its time.
-            let error = rt.barrier(GroupId::ALL, Timeout::Millis(50)).expect_err("rank 2 waits");
-            assert!(error.is_timeout() && error.to_string().contains('2'), "{error}");
-        }
-        late.wait();
-        rt.barrier(GroupId::ALL, LIMIT).expect("continued");
-        meet(rt);
-    });
+    for size in ranks::sizes(&[3]) {
+        let (last, late) = (Rank(size as u16 - 1), Barrier::new(size as usize));
+        run(size, |rt| {
+            if rt.rank() != last {
+                let error = within(AT_ONCE, "TEST", || rt.barrier(GroupId::ALL, Timeout::Test));
+                assert!(error.expect_err("one waits").is_timeout());
+                // It alone is certain to be missing after the others had their time.
+                let error = rt.barrier(GroupId::ALL, Timeout::Millis(50)).expect_err("one waits");
+                assert!(error.is_timeout(), "{error}");
+                let named = error.to_string().contains(&last.0.to_string());
+                assert!(named || size > 3, "{error}");
+            }
+            late.wait();
+            rt.barrier(GroupId::ALL, LIMIT).expect("continued");
+            meet(rt);
+        });
+    }
 }
 
 fn one_collective_is_active_per_group() {
@@ -176,29 +180,32 @@ fn lines_and_stages_carry_the_payload_of_their_step() {
 }
 
 fn a_call_keeps_its_cursor_over_a_timeout() {
-    let late = Barrier::new(2);
-    run(2, |rt| {
-        let mut call = rt.group_call(GroupId::ALL, key(3, 7)).expect("call");
-        assert_eq!(call.cursor(), 0);
-        if rt.rank() == Rank(0) {
-            call.set_cursor(41);
-            call.arrive(&[1]);
-            assert!(call.await_all(Deadline::Now).expect_err("rank 1 waits").is_timeout());
-            drop(call);
-            fails!(rt.group_call(GroupId::ALL, key(4, 7)), Error::ActiveCollective { .. });
-            fails!(rt.group_call(GroupId::ALL, key(3, 8)), Error::ActiveCollective { .. });
-            call = rt.group_call(GroupId::ALL, key(3, 7)).expect("the same call");
-            assert_eq!(call.cursor(), 41);
-        }
-        late.wait();
-        call.arrive(&[2 - u64::from(rt.rank().0)]);
-        call.await_all(LIMIT.deadline()).expect("all come");
-        // What arrived first counts, not what the continuation says.
-        let first = |member| call.payload(member, call.step())[0];
-        assert_eq!((first(0), first(1)), (1, 1));
-        call.finish();
-        meet(rt);
-    });
+    for size in ranks::sizes(&[2]) {
+        let late = Barrier::new(size as usize);
+        run(size, |rt| {
+            let mut call = rt.group_call(GroupId::ALL, key(3, 7)).expect("call");
+            assert_eq!(call.cursor(), 0);
+            let is_first = rt.rank() == Rank(0);
+            if is_first {
+                call.set_cursor(41);
+                call.arrive(&[1]);
+                assert!(call.await_all(Deadline::Now).expect_err("rank 1 waits").is_timeout());
+                drop(call);
+                fails!(rt.group_call(GroupId::ALL, key(4, 7)), Error::ActiveCollective { .. });
+                fails!(rt.group_call(GroupId::ALL, key(3, 8)), Error::ActiveCollective { .. });
+                call = rt.group_call(GroupId::ALL, key(3, 7)).expect("the same call");
+                assert_eq!(call.cursor(), 41);
+            }
+            late.wait();
+            call.arrive(&[if is_first { 2 } else { 1 }]);
+            call.await_all(LIMIT.deadline()).expect("all come");
+            // What arrived first counts, not what the continuation says.
+            let first = |member: u32| call.payload(member as usize, call.step())[0];
+            assert!((0..size).all(|member| first(member) == 1));
+            call.finish();
+            meet(rt);
+        });
+    }
 }
 
 /// A call with another signature on one rank than on the others.
@@ -259,12 +266,14 @@ fn a_barrier_of_all_but_one_is_an_error_on_all() {
 }
 
 fn mismatches_in_a_row_are_found_by_all() {
-    run(3, |rt| {
-        for round in 0..300 {
-            expect_mismatch(rt, round % 3);
-            meet(rt);
-        }
-    });
+    for size in ranks::sizes(&[3]) {
+        run(size, |rt| {
+            for round in 0..900 / size {
+                expect_mismatch(rt, round % size);
+                meet(rt);
+            }
+        });
+    }
 }
 
 fn who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others() {
@@ -289,8 +298,9 @@ fn who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others() {
 }
 
 fn who_has_come_to_a_barrier_may_leave_before_the_others_have_heard() {
-    for round in 0..40 {
-        run(3 + round % 6, |rt| {
+    let sizes = ranks::sizes(&[3, 4, 5, 6, 7, 8]);
+    for round in 0..6 * sizes.len() {
+        run(sizes[round % sizes.len()], |rt| {
             for _ in 0..round % 3 {
                 rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
             }
@@ -507,6 +517,10 @@ tests! {
         who_leaves_instead_of_coming_to_a_barrier_is_named_on_all_others;
     SEVERAL:
         nobody_passes_a_barrier_before_all_have_come,
+        a_barrier_that_timed_out_continues,
+        a_call_keeps_its_cursor_over_a_timeout,
+        mismatches_in_a_row_are_found_by_all,
+        who_has_come_to_a_barrier_may_leave_before_the_others_have_heard,
         lines_and_stages_carry_the_payload_of_their_step,
         a_mismatch_is_an_error_on_all_that_names_ranks_and_difference,
         a_barrier_of_all_but_one_is_an_error_on_all,

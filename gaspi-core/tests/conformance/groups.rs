@@ -127,26 +127,30 @@ fn a_member_that_uses_another_id_is_named() {
 }
 
 fn the_next_use_of_an_id_waits_for_slower_ranks() {
-    run(3, |rt| {
-        for round in 0..100 {
-            // Rank 2 is ahead: it announces {0, 1, 2} while the others still commit {0, 1}.
-            if rt.rank().0 < 2 {
-                let group = group_of(rt, &[0, 1]);
+    for size in ranks::sizes(&[3]) {
+        let all: Vec<u16> = (0..size as u16).collect();
+        let (last, others) = all.split_last().expect("some");
+        run(size, |rt| {
+            for round in 0..300 / size {
+                // The last rank is ahead: it announces all while the others still commit without it.
+                if rt.rank().0 < *last {
+                    let group = group_of(rt, others);
+                    assert_eq!(group, G1);
+                    rt.group_commit(group, LIMIT).unwrap_or_else(|e| panic!("round {round}: {e}"));
+                    if round % 3 == 0 {
+                        rt.barrier(group, LIMIT).expect("barrier");
+                    }
+                    rt.group_delete(group).expect("delete");
+                }
+                let group = group_of(rt, &all);
                 assert_eq!(group, G1);
                 rt.group_commit(group, LIMIT).unwrap_or_else(|e| panic!("round {round}: {e}"));
-                if round % 3 == 0 {
-                    rt.barrier(group, LIMIT).expect("barrier");
-                }
+                rt.barrier(group, LIMIT).unwrap_or_else(|e| panic!("round {round}: {e}"));
                 rt.group_delete(group).expect("delete");
             }
-            let group = group_of(rt, &[0, 1, 2]);
-            assert_eq!(group, G1);
-            rt.group_commit(group, LIMIT).unwrap_or_else(|e| panic!("round {round}: {e}"));
-            rt.barrier(group, LIMIT).unwrap_or_else(|e| panic!("round {round}: {e}"));
-            rt.group_delete(group).expect("delete");
-        }
-        meet(rt);
-    });
+            meet(rt);
+        });
+    }
 }
 
 fn overlapping_groups_are_independent() {
@@ -272,17 +276,20 @@ fn a_dead_member_ends_the_commit() {
 }
 
 fn a_member_that_left_ends_the_commit_and_stays_healthy() {
-    let failed = Barrier::new(2);
-    run(3, |rt| {
-        if rt.rank() == Rank(1) {
-            return rt.term(LIMIT).expect("term");
-        }
-        let group = group_of(rt, &[0, 1, 2]);
-        let error = rt.group_commit(group, Timeout::Block).expect_err("rank 1 has left");
-        assert!(error.to_string().contains("rank 1 has left"), "{error}");
-        assert_eq!(rt.state(Rank(1)), Ok(State::Healthy));
-        failed.wait();
-    });
+    for size in ranks::sizes(&[3]) {
+        let all: Vec<u16> = (0..size as u16).collect();
+        let failed = Barrier::new(size as usize - 1);
+        run(size, |rt| {
+            if rt.rank() == Rank(1) {
+                return rt.term(LIMIT).expect("term");
+            }
+            let group = group_of(rt, &all);
+            let error = rt.group_commit(group, Timeout::Block).expect_err("rank 1 has left");
+            assert!(error.to_string().contains("rank 1 has left"), "{error}");
+            assert_eq!(rt.state(Rank(1)), Ok(State::Healthy));
+            failed.wait();
+        });
+    }
 }
 
 /// Nor for one that has deleted it before it knew that the others had committed it.
@@ -432,6 +439,8 @@ tests! {
         thousands_of_groups_come_and_go;
     SEVERAL:
         every_size_commits_with_and_without_holes,
+        the_next_use_of_an_id_waits_for_slower_ranks,
+        a_member_that_left_ends_the_commit_and_stays_healthy,
         the_group_of_all_may_be_committed_again,
         a_dead_member_ends_the_commit;
 }

@@ -30,23 +30,26 @@ fn every_rank_knows_itself_and_the_others() {
 }
 
 fn connect_ping_and_kill_check_their_rank() {
-    run(2, |rt| {
-        let peer = Rank(1 - rt.rank().0);
-        for _ in 0..3 {
-            rt.connect(peer, LIMIT).expect("connect");
-            rt.connect(rt.rank(), LIMIT).expect("to oneself");
-            rt.ping(peer, LIMIT).expect("ping");
-            rt.disconnect(peer, LIMIT).expect("disconnect");
-        }
-        for rank in [Rank(2), Rank(u16::MAX)] {
-            fails!(rt.connect(rank, LIMIT), Error::InvalidRank { .. });
-            fails!(rt.disconnect(rank, LIMIT), Error::InvalidRank { .. });
-            fails!(rt.ping(rank, LIMIT), Error::InvalidRank { .. });
-            fails!(rt.kill(rank, LIMIT), Error::InvalidRank { .. });
-        }
-        fails!(rt.kill(rt.rank(), LIMIT), Error::InvalidRank { .. });
-        meet(rt);
-    });
+    for size in ranks::sizes(&[2]) {
+        run(size, |rt| {
+            for peer in others(rt) {
+                for _ in 0..3 {
+                    rt.connect(peer, LIMIT).expect("connect");
+                    rt.connect(rt.rank(), LIMIT).expect("to oneself");
+                    rt.ping(peer, LIMIT).expect("ping");
+                    rt.disconnect(peer, LIMIT).expect("disconnect");
+                }
+            }
+            for rank in [Rank(size as u16), Rank(u16::MAX)] {
+                fails!(rt.connect(rank, LIMIT), Error::InvalidRank { .. });
+                fails!(rt.disconnect(rank, LIMIT), Error::InvalidRank { .. });
+                fails!(rt.ping(rank, LIMIT), Error::InvalidRank { .. });
+                fails!(rt.kill(rank, LIMIT), Error::InvalidRank { .. });
+            }
+            fails!(rt.kill(rt.rank(), LIMIT), Error::InvalidRank { .. });
+            meet(rt);
+        });
+    }
 }
 
 fn a_start_that_timed_out_continues() {
@@ -71,41 +74,44 @@ fn a_start_that_timed_out_continues() {
 
 fn init_after_term_works_again_and_again() {
     let nodes = Nodes::of_this_test();
-    for round in 0..5 {
-        let config = Config::default();
-        ranks::scope(|scope| {
-            for rank in 0..3 {
-                let config = &config;
-                scope.spawn(move || {
-                    let rt =
-                        joining(nodes, "again", rank, 3, config).wait(LIMIT).expect("all meet");
-                    make(&rt, S0, 64);
-                    assert_eq!(get_u64(&rt, S0, 0), 0, "round {round}");
-                    put_u64(&rt, S0, 0, 1);
-                    meet(&rt);
-                    rt.term(LIMIT).expect("term");
-                });
-            }
-        });
+    for size in ranks::sizes(&[3]) {
+        for round in 0..5 {
+            let config = Config::default();
+            ranks::scope(|scope| {
+                for rank in 0..size as u16 {
+                    let config = &config;
+                    scope.spawn(move || {
+                        let mut joining = joining(nodes, "again", rank, size, config);
+                        let rt = joining.wait(LIMIT).expect("all meet");
+                        make(&rt, S0, 64);
+                        assert_eq!(get_u64(&rt, S0, 0), 0, "round {round}");
+                        put_u64(&rt, S0, 0, 1);
+                        meet(&rt);
+                        rt.term(LIMIT).expect("term");
+                    });
+                }
+            });
+        }
     }
 }
 
 fn differing_configurations_are_an_error_on_all() {
     let nodes = Nodes::of_this_test();
-    ranks::scope(|scope| {
-        for rank in 0..3 {
-            scope.spawn(move || {
-                let queue_num = if rank == 1 { 7 } else { 8 };
-                let config = Config { queue_num, ..Config::default() };
-                let error =
-                    joining(nodes, "configured", rank, 3, &config).wait(LIMIT).expect_err("differ");
-                let text = error.to_string();
-                for part in ["queue_num", "rank 1", "7", "8"] {
-                    assert!(text.contains(part), "{text}");
-                }
-            });
-        }
-    });
+    for size in ranks::sizes(&[3]) {
+        ranks::scope(|scope| {
+            for rank in 0..size as u16 {
+                scope.spawn(move || {
+                    let queue_num = if rank == 1 { 7 } else { 8 };
+                    let config = Config { queue_num, ..Config::default() };
+                    let mut joining = joining(nodes, "configured", rank, size, &config);
+                    let text = joining.wait(LIMIT).expect_err("differ").to_string();
+                    for part in ["queue_num", "rank 1", "7", "8"] {
+                        assert!(text.contains(part), "{text}");
+                    }
+                });
+            }
+        });
+    }
 }
 
 fn a_rank_that_gives_up_before_the_start_ends_it_for_all() {
@@ -143,36 +149,41 @@ fn failing_write(rt: &Runtime, t: &Transfer) -> String {
 }
 
 fn a_rank_leaves_and_the_others_go_on() {
-    run(3, |rt| {
-        make(rt, S0, 64);
-        rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
-        let pair = rt.group_create().expect("create");
-        rt.group_add(pair, Rank(0)).expect("add");
-        rt.group_add(pair, Rank(1)).expect("add");
-        if rt.rank() == Rank(2) {
-            meet(rt);
-            return within(AT_ONCE, "term", || rt.term(LIMIT)).expect("term");
-        }
-        rt.group_commit(pair, LIMIT).expect("commit");
+    for size in ranks::sizes(&[3]) {
+        run(size, |rt| others_go_on_without(rt, Rank(size as u16 - 1)));
+    }
+}
+
+/// The last rank leaves.
+fn others_go_on_without(rt: &Runtime, last: Rank) {
+    make(rt, S0, 64);
+    rt.segment_alloc(S1, 64, Init::Zeroed).expect("alloc");
+    let rest = rt.group_create().expect("create");
+    (0..last.0).for_each(|rank| rt.group_add(rest, Rank(rank)).expect("add"));
+    if rt.rank() == last {
         meet(rt);
-        fails!(rt.barrier(GroupId::ALL, Timeout::Block), Error::RankLeft { rank: Rank(2), .. });
-        // Its segments are gone with it; it is not at fault.
-        let t = Transfer { local: S1, ..eight(Rank(2)) };
-        let reason = failing_write(rt, &t);
-        assert!(reason.contains("rank 2 has left"), "{reason}");
-        rt.queue_purge(Q0, LIMIT).expect("purge");
-        let add = rt.atomic_fetch_add(S0, 0, Rank(2), 1, LIMIT);
-        fails!(add, Error::RankLeft { rank: Rank(2), .. });
-        fails!(rt.ping(Rank(2), LIMIT), Error::RankLeft { .. });
-        fails!(rt.connect(Rank(2), LIMIT), Error::RankLeft { .. });
-        assert_eq!(rt.state(Rank(2)), Ok(State::Healthy));
-        for _ in 0..10 {
-            rt.barrier(pair, LIMIT).expect("barrier");
-        }
-        rt.write(&eight(Rank(1 - rt.rank().0)), Q0, LIMIT).expect("write");
-        rt.wait(Q0, LIMIT).expect("wait");
-        rt.barrier(pair, LIMIT).expect("barrier");
-    });
+        return within(AT_ONCE, "term", || rt.term(LIMIT)).expect("term");
+    }
+    rt.group_commit(rest, LIMIT).expect("commit");
+    meet(rt);
+    let left = rt.barrier(GroupId::ALL, Timeout::Block);
+    assert!(matches!(left, Err(Error::RankLeft { rank, .. }) if rank == last), "{left:?}");
+    // Its segments are gone with it; it is not at fault.
+    let t = Transfer { local: S1, ..eight(last) };
+    let reason = failing_write(rt, &t);
+    assert!(reason.contains(&format!("{last} has left")), "{reason}");
+    rt.queue_purge(Q0, LIMIT).expect("purge");
+    let add = rt.atomic_fetch_add(S0, 0, last, 1, LIMIT);
+    assert!(matches!(add, Err(Error::RankLeft { rank, .. }) if rank == last), "{add:?}");
+    fails!(rt.ping(last, LIMIT), Error::RankLeft { .. });
+    fails!(rt.connect(last, LIMIT), Error::RankLeft { .. });
+    assert_eq!(rt.state(last), Ok(State::Healthy));
+    for _ in 0..10 {
+        rt.barrier(rest, LIMIT).expect("barrier");
+    }
+    rt.write(&eight(Rank((rt.rank().0 + 1) % last.0)), Q0, LIMIT).expect("write");
+    rt.wait(Q0, LIMIT).expect("wait");
+    rt.barrier(rest, LIMIT).expect("barrier");
 }
 
 fn who_is_not_connected_any_more_learns_that_a_rank_has_left() {
@@ -316,5 +327,9 @@ tests! {
         leaving_ends_what_other_threads_of_the_rank_wait_for,
         ranks_share_the_cores_of_their_machine_whatever_node_they_are_of;
     SEVERAL:
-        every_rank_knows_itself_and_the_others;
+        every_rank_knows_itself_and_the_others,
+        connect_ping_and_kill_check_their_rank,
+        init_after_term_works_again_and_again,
+        differing_configurations_are_an_error_on_all,
+        a_rank_leaves_and_the_others_go_on;
 }
