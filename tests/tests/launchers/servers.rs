@@ -40,6 +40,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         add("single", single);
         if !launcher.lets_run_on().is_empty() {
             add("rank-that-is-killed", killed_rank);
+            add("rank-that-another-kills", rank_that_another_kills);
+            add("cleanup", cleanup);
         }
     }
     for (name, launcher, library) in [
@@ -306,6 +308,22 @@ fn killed_rank(launcher: Launcher) -> Result<()> {
     let job = launcher.job(&hosts, "ant:2,bee:2", deaths::RANKS, &files)?;
     let job = job.args(launcher.lets_run_on());
     deaths::expect_known(&hosts, job, "PMIX_RANK")
+}
+
+/// By gaspi_proc_kill.
+fn rank_that_another_kills(launcher: Launcher) -> Result<()> {
+    let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
+    hosts.start_sshd()?;
+    let job = launcher.job(&hosts, "ant:2,bee:2", deaths::RANKS, &files)?;
+    deaths::expect_killed(&hosts, job.args(launcher.lets_run_on()), "PMIX_RANK")
+}
+
+/// By gaspi_cleanup.
+fn cleanup(launcher: Launcher) -> Result<()> {
+    let (hosts, files) = (Hosts::new(2, Options::default())?, TempDir::new()?);
+    hosts.start_sshd()?;
+    let job = launcher.job(&hosts, "ant:2,bee:2", deaths::RANKS, &files)?;
+    deaths::expect_cleaned_up(&hosts, job.args(launcher.lets_run_on()))
 }
 
 fn mpi_finalised(launcher: Launcher, why: &'static str) -> Result<()> {

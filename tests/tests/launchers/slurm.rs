@@ -30,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
         slurm.step_with("pmix", "pmix")?;
         slurm.step_with_other_library()?;
         slurm.step_of_which_one_dies()?;
+        slurm.step_of_which_one_is_killed()?;
+        slurm.step_that_is_cleaned_up()?;
         slurm.step_that_contradicts()?;
         slurm.script()?;
         slurm.allocation()?;
@@ -263,6 +265,18 @@ impl Slurm {
             deaths::expect_known(&self.hosts, job, "SLURM_PROCID")?;
         }
         Ok(())
+    }
+
+    /// By gaspi_proc_kill.
+    fn step_of_which_one_is_killed(&self) -> Result<()> {
+        let job = self.srun(&["--mpi=none", "--kill-on-bad-exit=0", "-N", "2", "-n", "4"])?;
+        deaths::expect_killed(&self.hosts, job, "SLURM_PROCID")
+    }
+
+    /// By gaspi_cleanup.
+    fn step_that_is_cleaned_up(&self) -> Result<()> {
+        let job = self.srun(&["--mpi=none", "--kill-on-bad-exit=0", "-N", "2", "-n", "4"])?;
+        deaths::expect_cleaned_up(&self.hosts, job)
     }
 
     /// Variables that say something else than Slurm.
