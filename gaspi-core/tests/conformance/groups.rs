@@ -132,7 +132,7 @@ fn the_next_use_of_an_id_waits_for_slower_ranks() {
         let (last, others) = all.split_last().expect("some");
         run(size, |rt| {
             for round in 0..300 / size {
-                // The last rank is ahead: it announces all while the others still commit without it.
+                // The last rank is ahead: it announces all while others still commit without it.
                 if rt.rank().0 < *last {
                     let group = group_of(rt, others);
                     assert_eq!(group, G1);

@@ -149,6 +149,16 @@ pub(crate) fn slow_pmix() -> Result<PathBuf> {
     Ok(library)
 }
 
+/// The folder of a libmunge that is tests/launchers/silent_munge.c.
+pub(crate) fn silent_munge() -> Result<PathBuf> {
+    let place = folder()?.join("silent-munge");
+    std::fs::create_dir_all(&place)?;
+    let mut command = c_compiler(false);
+    command.args(["-shared", "-fPIC"]).arg(root().join("tests/launchers/silent_munge.c"));
+    run_compiler(command.arg("-o").arg(place.join("libmunge.so.2")))?;
+    Ok(place)
+}
+
 /// tests/launchers/meet.c, compiled once.
 pub(crate) fn meet(mpi: MpiLibrary) -> Result<PathBuf> {
     let program = folder()?.join(format!("meet-{mpi:?}"));

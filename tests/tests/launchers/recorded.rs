@@ -8,7 +8,7 @@ use std::time::Instant;
 use tempfile::TempDir;
 
 use crate::deaths::KNOWN;
-use crate::programs::{MpiLibrary, meet, slow_pmix};
+use crate::programs::{MpiLibrary, meet, silent_munge, slow_pmix};
 use crate::{expect_met, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("kubernetes/name-that-resolves-late", kubernetes),
         trial("half-an-environment", half),
         trial("pmix/server-that-answers-late", late_server),
+        trial("slurm/munged-that-does-not-answer", silent_daemon),
     ]
 }
 
@@ -210,5 +211,34 @@ fn late_server() -> Result<()> {
     assert_eq!(outcome.stdout.matches(waits).count(), 2, "{}", outcome.stdout);
     let lines: Vec<&str> = outcome.stdout.lines().collect();
     assert_eq!(lines.last(), Some(&"rank 0 of 1 heard 0"), "{}", outcome.stdout);
+    Ok(())
+}
+
+/// proc_init ends by its timeout while munge is waited for, and the next one by an error that names
+/// it: on the host of the meeting and on the other one.
+fn silent_daemon() -> Result<()> {
+    let hosts = Hosts::new(2, Options::default())?;
+    let list = format!("{},{}", hosts[0].name(), hosts[1].name());
+    let rank = |rank: usize| {
+        let variables = [
+            ("SLURM_JOB_ID", "77".to_owned()),
+            ("SLURM_STEP_ID", "0".to_owned()),
+            ("SLURM_PROCID", rank.to_string()),
+            ("SLURM_LOCALID", "0".to_owned()),
+            ("SLURM_STEP_NUM_TASKS", "2".to_owned()),
+            ("SLURM_STEP_NUM_NODES", "2".to_owned()),
+            ("SLURM_STEP_NODELIST", list.clone()),
+            ("SLURMD_NODENAME", hosts[rank].name().to_owned()),
+            ("XDG_CONFIG_HOME", "/nonexistent".to_owned()),
+            ("LD_LIBRARY_PATH", silent_munge()?.display().to_string()),
+        ];
+        start(&hosts[rank], &variables, "TF")
+    };
+    for rank in [rank(0)?, rank(1)?] {
+        let outcome = rank.wait()?.success()?;
+        let lines: Vec<&str> = outcome.stdout.lines().collect();
+        let named = lines.iter().filter(|line| line.contains("munged does not answer")).count();
+        assert_eq!((lines.len(), named), (2, 2), "{}", outcome.stdout);
+    }
     Ok(())
 }

@@ -4,10 +4,11 @@
 //!
 //! Connections are made side by side, handshakes one after the other, so that the hub sees one.
 
-use super::hub_access::{HubAccess, PATIENCE};
+use super::hub_access::{Beginning, HubAccess, PATIENCE};
 use super::hub_lookup::HubLookup;
 use super::server::Server;
 use super::tcp_connection::{TcpConnection, continue_handshake, send_first};
+use super::vouching::{Asked, LOOK, no_answer};
 use crate::bootstrap::job::{HubLocation, Job};
 use crate::os::tcp;
 use crate::wire::handshake::{self, HUB, Met, Peer, Purpose, State};
@@ -80,6 +81,8 @@ pub(super) struct Discovery {
     hub: HubLookup,
     rounds: Rounds,
     attempts: Vec<Attempt>,
+    /// What munge is asked for before the next handshake, and until when.
+    asked: Option<(Attempt, Asked<Beginning>, Instant)>,
     /// The handshake that is under way.
     handshake: Option<(Attempt, handshake::Client, Instant)>,
     /// Why the hub was not reached, by address.
@@ -101,6 +104,7 @@ impl Discovery {
             hub: HubLookup::new(hub),
             rounds: Rounds::new(now),
             attempts: Vec::new(),
+            asked: None,
             handshake: None,
             failures: BTreeMap::new(),
             other_versions: 0,
@@ -178,6 +182,7 @@ impl Discovery {
         if self.is_idle() && self.rounds.is_due(now) {
             self.begin(now);
         }
+        self.take_answer(now);
         self.take_connected(now);
         while let Some((attempt, mut client, until)) = self.handshake.take() {
             match continue_handshake(attempt.fd.as_fd(), &mut client) {
@@ -217,9 +222,9 @@ impl Discovery {
         }
     }
 
-    /// Whether nothing is under way: neither a connection nor a handshake.
+    /// Whether nothing is under way: no connection, no question to munge, no handshake.
     fn is_idle(&self) -> bool {
-        self.attempts.is_empty() && self.handshake.is_none()
+        self.attempts.is_empty() && self.asked.is_none() && self.handshake.is_none()
     }
 
     /// Whether trying again cannot help: it is the hub that refuses, or that we refuse.
@@ -279,18 +284,33 @@ impl Discovery {
             }
             if !attempt.connected && now >= self.rounds.until {
                 self.failed(attempt.to, "no answer");
-            } else if attempt.connected && self.handshake.is_none() {
+            } else if attempt.connected && self.asked.is_none() && self.handshake.is_none() {
                 let to = Peer { rank: HUB, purpose: Purpose::Meeting };
-                let begun = self.access.client(self.rank, to).and_then(|(first, client)| {
-                    send_first(attempt.fd.as_fd(), &first).map(|()| client)
-                });
-                match begun {
-                    Ok(client) => self.handshake = Some((attempt, client, now + PATIENCE)),
-                    Err(reason) => self.failed(attempt.to, &reason),
-                }
+                let asked = self.access.client(self.rank, to);
+                self.asked = Some((attempt, asked, now + PATIENCE));
+                self.take_answer(now);
             } else {
                 self.attempts.push(attempt);
             }
+        }
+    }
+
+    /// Begins the next handshake once munge has answered.
+    fn take_answer(&mut self, now: Instant) {
+        let Some((attempt, mut asked, until)) = self.asked.take() else { return };
+        let begun = match asked.poll() {
+            None if now < until => {
+                self.asked = Some((attempt, asked, until));
+                return;
+            }
+            None => Err(no_answer()),
+            Some(answer) => answer.and_then(|(first, client)| {
+                send_first(attempt.fd.as_fd(), &first).map(|()| client)
+            }),
+        };
+        match begun {
+            Ok(client) => self.handshake = Some((attempt, client, now + PATIENCE)),
+            Err(reason) => self.failed(attempt.to, &reason),
         }
     }
 
@@ -313,6 +333,9 @@ impl Discovery {
         let mut next = next.min(self.report_at);
         if self.hub.is_pending() {
             next = next.min(Instant::now() + RESOLVER);
+        }
+        if self.asked.is_some() {
+            next = next.min(Instant::now() + LOOK);
         }
         Some(next.saturating_duration_since(Instant::now()).max(SHORTEST))
     }

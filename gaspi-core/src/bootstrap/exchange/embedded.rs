@@ -3,12 +3,13 @@
 //! is a [`RelayListener`]; on the others it is the [`Discovery`] of the hub.
 
 use super::discovery::Discovery;
-use super::hub_access::HubAccess;
+use super::hub_access::{HubAccess, Vouching};
 use super::relay_listener::RelayListener;
 use super::server::relay::{Hub, Relay};
 use super::server::state::ServerState;
 use super::server::{Request, Role, Server};
-use crate::bootstrap::job::{Job, ServerLocation};
+use super::vouching::{LOOK, no_answer};
+use crate::bootstrap::job::{HubLocation, Job, ServerLocation};
 use crate::bootstrap::system;
 use crate::error::Result;
 use crate::timeout::Deadline;
@@ -26,10 +27,22 @@ pub(super) struct EmbeddedServer {
 
 #[derive(Debug)]
 enum Others {
-    /// All ranks are on this machine.
+    /// All ranks are on this machine, or the exchange has failed.
     None,
+    /// Munge has not said yet whether it vouches for the hosts.
+    Undecided(Box<(Vouching, Job, HubLocation)>),
     Hub(Box<RelayListener>),
     Relay(Box<Discovery>),
+}
+
+impl Others {
+    fn of(job: &Job, hub: &HubLocation, access: HubAccess) -> Result<Others> {
+        Ok(if hub.here {
+            Others::Hub(Box::new(RelayListener::new(access, hub.audience, job.size)?))
+        } else {
+            Others::Relay(Box::new(Discovery::new(job, hub, access)))
+        })
+    }
 }
 
 impl EmbeddedServer {
@@ -37,15 +50,16 @@ impl EmbeddedServer {
     pub(super) fn new(job: &Job, name: &str, listener: OwnedFd) -> Result<EmbeddedServer> {
         let (role, others) = match &job.server {
             ServerLocation::OverHosts { hub, .. } => {
-                let access = HubAccess::new(job, hub)?;
-                if hub.here {
-                    let state = ServerState::over_hosts(&job.id, Arc::clone(&job.hosts));
-                    let listener = RelayListener::new(access, hub.audience, job.size)?;
-                    (Role::Hub(Hub::new(state)), Others::Hub(Box::new(listener)))
+                let role = if hub.here {
+                    Role::Hub(Hub::new(ServerState::over_hosts(&job.id, Arc::clone(&job.hosts))))
                 } else {
-                    let discovery = Box::new(Discovery::new(job, hub, access));
-                    (Role::Relay(Relay::new()), Others::Relay(discovery))
-                }
+                    Role::Relay(Relay::new())
+                };
+                let others = match Vouching::of(hub) {
+                    Some(asked) => Others::Undecided(Box::new((asked, job.clone(), hub.clone()))),
+                    None => Others::of(job, hub, HubAccess::new(job, hub, None)?)?,
+                };
+                (role, others)
             }
             _ => (Role::Hub(Hub::new(ServerState::new(&job.id, job.size))), Others::None),
         };
@@ -58,6 +72,7 @@ impl EmbeddedServer {
 
     /// Does what can be done without waiting.
     pub(super) fn serve(&mut self) {
+        self.decide();
         for request in self.server.serve() {
             if let Request::Missing { text } = request {
                 // Each is told: the time differs.
@@ -66,9 +81,24 @@ impl EmbeddedServer {
             }
         }
         match &mut self.others {
-            Others::None => {}
+            Others::None | Others::Undecided(_) => {}
             Others::Hub(listener) => listener.serve(&mut self.server),
             Others::Relay(discovery) => discovery.serve(&mut self.server),
+        }
+    }
+
+    /// Goes on once munge has said whether it vouches for the hosts.
+    fn decide(&mut self) {
+        let Others::Undecided(undecided) = &mut self.others else { return };
+        let (asked, job, hub) = &mut **undecided;
+        let Some(answer) = asked.poll() else { return };
+        let access = answer.and_then(|munge| HubAccess::new(job, hub, munge));
+        match access.and_then(|access| Others::of(job, hub, access)) {
+            Ok(others) => self.others = others,
+            Err(error) => {
+                self.server.fail(job.rank, error);
+                self.others = Others::None;
+            }
         }
     }
 
@@ -76,7 +106,7 @@ impl EmbeddedServer {
     pub(super) fn finished(&self) -> bool {
         let farewell = match &self.others {
             Others::Hub(listener) => listener.is_done(),
-            Others::None | Others::Relay(_) => true,
+            Others::None | Others::Undecided(_) | Others::Relay(_) => true,
         };
         farewell && self.server.finished()
     }
@@ -100,6 +130,7 @@ impl EmbeddedServer {
     fn has_told_all(&self) -> bool {
         match &self.others {
             Others::None => self.server.has_told_all(),
+            Others::Undecided(_) => false,
             Others::Hub(listener) => self.server.has_told_all() && !listener.has_output(),
             Others::Relay(discovery) => {
                 let has_told_hub = discovery.has_told_hub() || self.server.is_over();
@@ -112,6 +143,7 @@ impl EmbeddedServer {
     pub(super) fn last_error(&self) -> Option<String> {
         match &self.others {
             Others::None => None,
+            Others::Undecided(_) => Some(no_answer()),
             Others::Hub(listener) => listener.last_error.clone(),
             Others::Relay(discovery) => discovery.last_error(),
         }
@@ -122,6 +154,7 @@ impl EmbeddedServer {
         let mut fds = vec![(self.server.as_fd(), false)];
         let limit = match &self.others {
             Others::None => None,
+            Others::Undecided(_) => Some(LOOK),
             Others::Hub(listener) => listener.watches(&mut fds),
             Others::Relay(discovery) => discovery.watches(&mut fds),
         };

@@ -390,9 +390,10 @@ impl Relay {
 /// A relay that has met the hub at `place`.
 fn relay(job: &Job, place: SocketAddr) -> Relay {
     let ServerLocation::OverHosts { hub, .. } = &job.server else { panic!("one host") };
-    let access = HubAccess::new(job, hub).expect("access");
+    let access = HubAccess::new(job, hub, None).expect("access");
     let to = Peer { rank: HUB, purpose: Purpose::Meeting };
-    let (_, mut handshake) = access.client(job.rank.0.into(), to).expect("handshake");
+    let begun = access.client(job.rank.0.into(), to).poll();
+    let (_, mut handshake) = begun.expect("known").expect("handshake");
     let mut stream = TcpStream::connect(place).expect("connection");
     while handshake.wants() > 0 || !handshake.output().is_empty() {
         stream.write_all(handshake.output()).expect("write");

@@ -36,6 +36,7 @@ pub(crate) mod relay_protocol;
 pub(super) mod server;
 pub(super) mod start_status;
 mod tcp_connection;
+mod vouching;
 
 #[cfg(test)]
 mod golden_tests;

@@ -9,6 +9,7 @@ use super::hub_access::{HubAccess, PATIENCE};
 use super::relay_links::RelayLinks;
 use super::server::Server;
 use super::tcp_connection::{TcpConnection, continue_handshake, receive};
+use super::vouching::{Asked, LOOK, no_answer};
 use crate::bootstrap::addresses::{self, Audience};
 use crate::error::{Error, Result};
 use crate::os::{interfaces, tcp};
@@ -37,6 +38,8 @@ struct Unauthenticated {
 enum Stage {
     /// So much has come of what hands over the key.
     Credential(Vec<u8>),
+    /// Munge is asked what that hands over.
+    Asked(Asked<Box<handshake::Server>>),
     Handshake(Box<handshake::Server>),
 }
 
@@ -46,16 +49,22 @@ impl Unauthenticated {
         if let Stage::Credential(came) = &mut self.stage {
             match read_credential(self.fd.as_fd(), came) {
                 Ok(false) => return None,
-                Ok(true) => match access.server(size, credential::credential(came)) {
-                    Ok(server) => self.stage = Stage::Handshake(Box::new(server)),
-                    Err(reason) => return Some(State::Refused(reason)),
-                },
+                Ok(true) => {
+                    let credential = credential::credential(came);
+                    self.stage = Stage::Asked(access.server(size, credential));
+                }
+                Err(reason) => return Some(State::Refused(reason)),
+            }
+        }
+        if let Stage::Asked(asked) = &mut self.stage {
+            match asked.poll()? {
+                Ok(server) => self.stage = Stage::Handshake(server),
                 Err(reason) => return Some(State::Refused(reason)),
             }
         }
         match &mut self.stage {
             Stage::Handshake(server) => continue_handshake(self.fd.as_fd(), server.as_mut()),
-            Stage::Credential(_) => None,
+            Stage::Credential(_) | Stage::Asked(_) => None,
         }
     }
 
@@ -63,6 +72,7 @@ impl Unauthenticated {
     fn ended(&self) -> String {
         match &self.stage {
             Stage::Credential(_) => "it did not send its munge credential".to_owned(),
+            Stage::Asked(_) => no_answer(),
             Stage::Handshake(server) => server.ended(),
         }
     }
@@ -71,6 +81,7 @@ impl Unauthenticated {
         match &self.stage {
             // Nobody else sends one.
             Stage::Credential(came) => !came.is_empty(),
+            Stage::Asked(_) => true,
             Stage::Handshake(server) => server.knows_job(),
         }
     }
@@ -78,9 +89,14 @@ impl Unauthenticated {
     /// What encrypts the connection from the end of the handshake on.
     fn records(&self) -> Option<RecordLayer> {
         match &self.stage {
-            Stage::Credential(_) => None,
+            Stage::Credential(_) | Stage::Asked(_) => None,
             Stage::Handshake(server) => server.records(),
         }
+    }
+
+    /// Whether munge has not answered yet: what has come meanwhile is left to the kernel.
+    fn waits_for_munge(&self) -> bool {
+        matches!(self.stage, Stage::Asked(_))
     }
 
     fn has_output(&self) -> bool {
@@ -209,8 +225,7 @@ impl RelayListener {
                 let stage = if self.access.wants_credential() {
                     Stage::Credential(Vec::new())
                 } else {
-                    let Ok(server) = self.access.server(self.size, &[]) else { continue };
-                    Stage::Handshake(Box::new(server))
+                    Stage::Asked(self.access.server(self.size, &[]))
                 };
                 let until = Instant::now() + PATIENCE;
                 self.unauthenticated.push(Unauthenticated { fd, from, stage, until });
@@ -260,14 +275,76 @@ impl RelayListener {
         if self.unauthenticated.len() < UNAUTHENTICATED_MAX {
             fds.extend(self.listeners.iter().map(|listener| (listener.as_fd(), false)));
         }
+        let mut look = None;
         for peer in &self.unauthenticated {
-            fds.push((peer.fd.as_fd(), peer.has_output()));
+            if peer.waits_for_munge() {
+                look = Some(Instant::now() + LOOK);
+            } else {
+                fds.push((peer.fd.as_fd(), peer.has_output()));
+            }
         }
         fds.push((self.links.as_fd(), false));
         let now = Instant::now();
         let unauthenticated = self.unauthenticated.iter().map(|peer| peer.until);
         let leave = self.leave_at.filter(|_| !self.links.is_empty());
-        let next = unauthenticated.chain(leave).chain(self.links.due()).min()?;
+        let next = unauthenticated.chain(leave).chain(look).chain(self.links.due()).min()?;
         Some(next.saturating_duration_since(now).max(Duration::from_millis(1)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bootstrap::exchange::hub_access::tests::by_stand_in;
+    use crate::bootstrap::exchange::tests::GUARD;
+    use crate::bootstrap::system;
+    use crate::os::munge::PAYLOAD;
+    use crate::os::munge::stand_in::{OWN, SILENT};
+    use crate::wire::handshake::{Client, HUB, Peer, Secret, job_name};
+    use std::io::Write;
+    use std::net::TcpStream;
+
+    #[test]
+    fn a_credential_for_which_munge_does_not_answer_holds_up_no_other() {
+        let mut hub = RelayListener::new(by_stand_in(), Audience::ThisHost, 3).expect("hub");
+        let hosts = ["ant", "bee", "cow"].map(str::to_owned).to_vec();
+        let mut server = Server::hub("job", hosts).expect("server");
+        let place = tcp::local_address(hub.listeners[0].as_fd()).expect("address");
+        let begin = |credential: &[u8]| {
+            let mut stream = TcpStream::connect(place).expect("connection");
+            stream.write_all(&credential::encode(credential).expect("short")).expect("hub");
+            stream.set_nonblocking(true).expect("nonblocking");
+            stream
+        };
+        let guard = GUARD.deadline();
+        let mut turn = |hub: &mut RelayListener| {
+            assert!(!guard.passed(), "the hub is held up");
+            let mut fds = Vec::new();
+            let limit = hub.watches(&mut fds);
+            system::wait(&fds, guard, limit);
+            hub.serve(&mut server);
+        };
+        let _silent = begin(SILENT);
+        while !hub.unauthenticated.iter().any(Unauthenticated::waits_for_munge) {
+            turn(&mut hub);
+        }
+        let stream = begin(OWN);
+        let secret = Secret { job: job_name("job"), key: [0; PAYLOAD] };
+        let to = Peer { rank: HUB, purpose: Purpose::Meeting };
+        let nonce = system::random().expect("nonce");
+        let mut client = Client::new(&secret, 1, to, nonce);
+        while hub.links.is_empty() {
+            turn(&mut hub);
+            let outcome = continue_handshake(stream.as_fd(), &mut client);
+            assert!(!matches!(outcome, Some(State::Refused(_))), "{outcome:?}");
+        }
+        // The other one is refused in its time, for a reason.
+        let [silent] = &mut hub.unauthenticated[..] else { panic!("it waits") };
+        silent.until = Instant::now();
+        while !hub.unauthenticated.is_empty() {
+            turn(&mut hub);
+        }
+        let why = hub.last_error.expect("refused");
+        assert!(why.contains("munged does not answer"), "{why}");
     }
 }

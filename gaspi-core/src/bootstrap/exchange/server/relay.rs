@@ -224,6 +224,22 @@ impl Server {
         }
     }
 
+    /// This machine, on which `rank` is, cannot take part: all ranks that hear from this server are
+    /// told why.
+    pub(in crate::bootstrap::exchange) fn fail(&mut self, rank: Rank, error: Error) {
+        let failure = match error {
+            Error::Environment { reason } => Failure::Environment(reason),
+            other => other.into(),
+        };
+        match &mut self.role {
+            Role::Hub(hub) => {
+                let actions = hub.state.failed(rank, failure);
+                self.act(actions);
+            }
+            Role::Relay(_) => self.dismiss(&Message::Failed(failure)),
+        }
+    }
+
     /// The launcher has started `rank` as this process, on this machine.
     pub fn started(&mut self, rank: Rank, pid: i32) {
         match &mut self.role {
