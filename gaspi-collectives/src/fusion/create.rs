@@ -11,6 +11,7 @@ use gaspi_core::{
 
 use super::bucket::{Bucket, BucketEnd};
 use super::countdown::{CONTRIBUTIONS_MAX, Countdown};
+use super::declaration::{self, HASH, TENSOR, TENSORS, WORDS, encode, tensor_in_text};
 use super::direct;
 use super::ends::Ends;
 use super::fused::Fused;
@@ -19,7 +20,7 @@ use super::layout::{BucketLayout, Layout};
 use super::memory::BucketMemory;
 use super::occupied::Occupied;
 use super::stall::Stalls;
-use super::{Options, Order, Tensor};
+use super::{Options, Tensor};
 use crate::algorithms::Algorithm;
 use crate::checked_request::CheckedRequest;
 use crate::collective::Collective;
@@ -32,16 +33,6 @@ use crate::plan::{Plan, TURN_BYTES_MIN};
 use crate::procedures::run;
 use crate::request::{Combination, Request};
 use crate::signature::mix;
-
-/// Words that each rank tells in a comparison.
-const WORDS: usize = 5;
-/// What they are: the hash of the declaration up to a tensor, that tensor, the number of tensors,
-/// the other options, the mode.
-const HASH: usize = 0;
-const TENSOR: usize = 1;
-const TENSORS: usize = 2;
-const OPTIONS: usize = 3;
-const MODE: usize = 4;
 
 /// Stands where operations of the program have a root.
 const COMPARISON: Rank = Rank(u16::MAX - 1);
@@ -94,7 +85,8 @@ impl Declaration<'_> {
         let encoded: Vec<u64> = self.tensors.iter().map(|tensor| encode(*tensor)).collect();
         let contributions = self.options.contributions.into();
         let mode = self.options.mode.map_or(0, |mode| 1 + mode as u64);
-        mix(&[mix(&encoded), options_word(self.options), contributions, mode])
+        let options = declaration::options_in_words(self.options, Mode::default());
+        mix(&[mix(&encoded), mix(&options), contributions, mode])
     }
 
     /// What is left of a call that has timed out.
@@ -118,37 +110,6 @@ impl Declaration<'_> {
             former => Ok(former),
         }
     }
-}
-
-/// A tensor in a word.
-fn encode(tensor: Tensor) -> u64 {
-    tensor.count << 8 | tensor.ty.code()
-}
-
-fn in_words(word: u64) -> String {
-    let (count, ty) = (word >> 8, DataType::from_code(word & 255));
-    match ty {
-        Some(ty) => format!("{count} x {ty}"),
-        None => format!("{count} elements of an unknown type"),
-    }
-}
-
-/// The name of a mode in a word.
-fn mode_of(word: u64) -> &'static str {
-    Mode::ALL.get(word as usize).map_or("of another kind", |mode| mode.name())
-}
-
-/// What must be the same on all ranks, besides the mode.
-fn options_word(options: &Options) -> u64 {
-    let Options { operation, order, threshold, limit, wire, algorithm, .. } = *options;
-    mix(&[
-        operation.code(),
-        u64::from(order == Order::Reverse),
-        threshold,
-        limit.map_or(0, |limit| limit.wrapping_add(1)),
-        wire.map_or(0, |wire| 1 + wire.code()),
-        algorithm.map_or(0, |algorithm| 1 + algorithm as u64),
-    ])
 }
 
 fn check(tensors: &[Tensor], options: &Options) -> Result<()> {
@@ -219,13 +180,9 @@ impl Creating {
         deadline: Deadline,
     ) -> Result<()> {
         let probe = self.probe();
-        *self.told = [
-            self.hashes[probe],
-            encode(tensors[probe]),
-            tensors.len() as u64,
-            options_word(options),
-            self.mode as u64,
-        ];
+        let [packed, threshold, limit] = declaration::options_in_words(options, self.mode);
+        let (tensor, tensors) = (encode(tensors[probe]), tensors.len() as u64);
+        *self.told = [self.hashes[probe], tensor, tensors, packed, threshold, limit];
         let request = Request {
             collective: Collective::Allgather,
             send: self.told.as_ptr().cast(),
@@ -271,18 +228,11 @@ impl Creating {
         while !self.agreed {
             self.exchange(rt, declared, deadline)?;
             let probe = self.probe();
-            if !self.all_alike(OPTIONS) {
-                let (one, other) = (ranks[0], ranks[self.other(OPTIONS)]);
+            if let Some(found) = declaration::difference(&self.heard) {
+                let (one, other, [a, b]) = (ranks[0], ranks[found.other], found.values);
                 return Err(mismatch(format!(
-                    "{one} and {other} give different options of a fused buffer"
-                )));
-            }
-            if !self.all_alike(MODE) {
-                let other = self.other(MODE);
-                let [a, b] = [self.heard[MODE], self.heard[WORDS * other + MODE]].map(mode_of);
-                let (one, other) = (ranks[0], ranks[other]);
-                return Err(mismatch(format!(
-                    "{one} asks for mode {a} of a fused buffer, {other} for {b}"
+                    "{one} asks for {} {a} of a fused buffer, {other} for {b}",
+                    found.option
                 )));
             }
             let shortest = self.words().map(|words| words[TENSORS]).min().unwrap_or(0) as usize;
@@ -301,7 +251,7 @@ impl Creating {
                 Some(range) if range.len() == 1 && !self.all_alike(HASH) => {
                     let other = self.other(HASH);
                     let words = [self.heard[TENSOR], self.heard[WORDS * other + TENSOR]];
-                    let [a, b] = words.map(in_words);
+                    let [a, b] = words.map(tensor_in_text);
                     let (one, other) = (ranks[0], ranks[other]);
                     return Err(mismatch(format!(
                         "tensor {probe} of a fused buffer is {a} on {one}, and {b} on {other}"

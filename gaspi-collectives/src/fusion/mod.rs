@@ -14,6 +14,7 @@ mod close;
 #[doc(hidden)]
 pub mod countdown;
 mod create;
+mod declaration;
 mod direct;
 mod ends;
 mod fused;
@@ -144,7 +145,8 @@ impl<'r> Fusion<'r> {
     /// with the same options. After a timeout, call again with the same arguments to continue.
     ///
     /// # Errors
-    /// [`Error::Mismatch`] names the first tensor in which declarations differ, and the ranks;
+    /// [`Error::Mismatch`] names the first tensor, or an option, in which declarations differ, and
+    /// the ranks;
     /// [`Error::Number`] if there are no tensors, or too many elements; [`Error::Unsupported`] if
     /// the operation or the type does not serve; [`Error::Memory`] if the buckets do not fit; and
     /// those of [`run`](crate::run).

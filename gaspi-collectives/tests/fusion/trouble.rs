@@ -2,7 +2,7 @@
 
 use super::*;
 use gaspi_collectives::algorithms::{Algorithm, Collective};
-use gaspi_collectives::fusion::handles;
+use gaspi_collectives::fusion::{Order, handles};
 use gaspi_collectives::{Mode, Operation};
 use gaspi_core::{Config, Error, Rank, Timeout};
 use ranks::Nodes;
@@ -41,13 +41,26 @@ fn declarations_that_differ_are_told_on_all() {
         differ(&tensors, &plain, "rank 0 declares 199 tensors, rank 2 50");
         let tensors = floats(if is_last { &counts } else { &counts[..1] });
         differ(&tensors, &plain, "rank 0 declares 1 tensors, rank 2 199");
-        let other = Options { threshold: 1 << 20, ..Options::default() };
-        let options = if is_last { &other } else { &plain };
-        differ(&floats(&counts), options, "rank 0 and rank 2 give different options");
-        let stable = Options { mode: Some(Mode::Stable), ..Options::default() };
-        let options = if is_last { &stable } else { &plain };
-        let text = "rank 0 asks for mode fast of a fused buffer, rank 2 for stable";
-        differ(&floats(&counts), options, text);
+        // Each option that has to be the same.
+        let others = [
+            (Options { operation: Operation::Average, ..Options::default() }, "operation sum"),
+            (Options { order: Order::Reverse, ..Options::default() }, "order declared"),
+            (Options { threshold: 1 << 20, ..Options::default() }, "threshold 32768"),
+            (Options { limit: Some(1000), ..Options::default() }, "limit none"),
+            (Options { wire: Some(DataType::F16), ..Options::default() }, "wire none"),
+            (Options { algorithm: Some(Algorithm::Linear), ..plain.clone() }, "algorithm none"),
+            (Options { mode: Some(Mode::Stable), ..Options::default() }, "mode fast"),
+        ];
+        let values = ["average", "reverse", "1048576", "1000", "f16", "linear", "stable"];
+        for ((other, first), last) in others.iter().zip(values) {
+            let options = if is_last { other } else { &plain };
+            let text = format!("rank 0 asks for {first} of a fused buffer, rank 2 for {last}");
+            differ(&floats(&counts), options, &text);
+        }
+        // Those that concern a rank alone.
+        let own = Options { contributions: 2, background: false, ..Options::default() };
+        let options = if is_last { &own } else { &plain };
+        drop(create(rt, &floats(&counts), options));
         // The next one works.
         let fusion = create(rt, &floats(&[10]), &plain);
         submit(&fusion, 0, &contribution(rt.rank().index(), 0, 0, 10));
