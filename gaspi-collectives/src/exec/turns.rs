@@ -18,6 +18,8 @@ use gaspi_core::sync::{Mutex, MutexGuard};
 
 /// How long nothing ends until the next one begins nevertheless.
 pub(crate) const PATIENCE: Duration = Duration::from_millis(2);
+/// How long the first of those that wait is put off by others of its own that begin out of turn.
+const LONGEST: Duration = Duration::from_millis(16);
 /// How many of those that wait a look asks for whether they are due.
 const ASKED: usize = 4;
 
@@ -131,11 +133,14 @@ impl State {
     }
 
     /// Whether nothing has moved for long that puts this one off. What a program waits for of other
-    /// fused buffers may begin and end for ever, while what this one waits behind does not.
+    /// fused buffers may begin and end for ever, while what this one waits behind does not. So may
+    /// what begins out of turn of its own, which puts it off for a while only.
     fn has_waited_long(&self, turn: &Turn) -> bool {
         let is_own = |(of, _): &&(Weak<dyn TakesTurns>, Instant)| turn.is(of, None);
         let own = self.moved_out_of_turn.as_ref().filter(is_own);
-        self.moved.elapsed() >= PATIENCE && own.is_none_or(|(_, at)| at.elapsed() >= PATIENCE)
+        let quiet = self.moved.elapsed();
+        let is_put_off = || quiet < LONGEST && own.is_some_and(|(_, at)| at.elapsed() < PATIENCE);
+        quiet >= PATIENCE && !is_put_off()
     }
 
     /// Takes the next one that may begin.

@@ -167,6 +167,37 @@ fn what_begins_out_of_turn_puts_off_those_of_its_own() {
     assert!(!begins || moves.elapsed() >= PATIENCE, "3 has just begun");
 }
 
+/// However often others of its own have begun lately: and then the next one waits as long.
+#[test]
+fn what_begins_out_of_turn_puts_off_those_of_its_own_for_a_while_only() {
+    let (turns, played) = handed_over(5);
+    let of: Weak<dyn TakesTurns> = Arc::downgrade(&played) as Weak<dyn TakesTurns>;
+    turns.state.lock().moved = Instant::now().checked_sub(LONGEST).expect("a time before");
+    assert!(turns.begin_now(&of, Some(4)) && turns.begin_next());
+    assert_eq!(begun(&played), [4, 2]);
+    let moved = turns.state.lock().moved;
+    let begins = turns.begin_next();
+    assert!(!begins || moved.elapsed() >= PATIENCE, "2 has just begun in its turn");
+}
+
+/// Those of another fused buffer wait behind it, and no longer.
+#[test]
+fn what_is_put_off_at_the_head_does_not_hold_others_back_for_ever() {
+    let (turns, played) = handed_over(4);
+    let other = Arc::new(Played::default());
+    turns.hand_over(turn(&other, 0, 60));
+    let of: Weak<dyn TakesTurns> = Arc::downgrade(&played) as Weak<dyn TakesTurns>;
+    assert!(turns.begin_now(&of, Some(3)));
+    for _ in 0..2 {
+        let mut state = turns.state.lock();
+        state.moved = Instant::now().checked_sub(LONGEST).expect("a time before");
+        state.moved_out_of_turn = Some((Weak::clone(&of), Instant::now() + LONGEST));
+        drop(state);
+        assert!(turns.begin_next());
+    }
+    assert_eq!((begun(&played), begun(&other)), (vec![3, 2], vec![0]));
+}
+
 #[test]
 fn one_that_is_waited_for_begins_at_once_and_so_do_all_of_one_that_is_freed() {
     let (turns, played) = handed_over(5);
