@@ -7,6 +7,7 @@ mod group_context;
 mod handles;
 mod operation;
 
+use gaspi_core::os::process;
 use gaspi_core::sync::{Condvar, Mutex, RwLock};
 use std::collections::HashSet;
 use std::fmt;
@@ -92,11 +93,14 @@ pub(crate) trait TellsEnds: fmt::Debug + Send + Sync {
 /// none of the threads, and no right to end anything that other ranks know of. Locks may be those
 /// of threads that it has not.
 #[derive(Debug)]
-struct MadeBy(u32);
+struct MadeBy {
+    process: u32,
+    forks: u32,
+}
 
 impl Default for MadeBy {
     fn default() -> MadeBy {
-        MadeBy(std::process::id())
+        MadeBy { process: std::process::id(), forks: process::forks() }
     }
 }
 
@@ -308,7 +312,18 @@ impl Shared {
 
     /// Whether this process is a forked child: what it has of the rank is its parent's.
     pub(crate) fn is_of_parent(&self) -> bool {
-        self.made_by.0 != std::process::id()
+        self.made_by.process != std::process::id()
+    }
+
+    /// To be called before anything else where a program begins, carries on or waits for something.
+    /// Costs a load, and so knows only of children that were made by the C library's fork.
+    ///
+    /// # Errors
+    /// [`Error::NotInitialised`]: this process is a forked child.
+    #[inline]
+    pub(crate) fn refuse_child(&self) -> Result<()> {
+        let is_own = self.made_by.forks == process::known_forks();
+        if is_own { Ok(()) } else { Err(Error::NotInitialised) }
     }
 
     /// Removes an executor on which no operation will be started any more.

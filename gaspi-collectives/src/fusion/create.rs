@@ -316,6 +316,7 @@ pub(super) fn create(
 ) -> Result<Arc<Fused>> {
     let engine = Engine::of(rt);
     let deadline = timeout.deadline();
+    engine.shared.refuse_child()?;
     check(tensors, options)?;
     may_wait(timeout, "making a fused buffer")?;
     engine.preferred()?;

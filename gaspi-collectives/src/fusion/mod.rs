@@ -40,7 +40,7 @@ use crate::kernel::Target;
 use crate::kernel::stage::{Stage, Write};
 use crate::mode::Mode;
 pub use ends::OnEnd;
-use fused::Fused;
+use fused::{Found, Fused};
 use stall::{Subject, Watch};
 
 /// The threshold of a bucket unless the program sets one.
@@ -115,7 +115,7 @@ impl Default for Options {
 /// is given up, which is an error on the other ranks. The drop returns when no other rank can use
 /// the memory any more, or after 5 s, when the memory stays as it is. In a function that is told of
 /// ends it does not wait: the library's thread does all that behind it. In a forked child it does
-/// nothing: the fused buffer is the parent's.
+/// nothing: the fused buffer is the parent's, and calls on it are [`Error::NotInitialised`].
 #[derive(Debug)]
 #[must_use = "dropping a fused buffer frees it"]
 pub struct Fusion<'r> {
@@ -161,6 +161,12 @@ impl<'r> Fusion<'r> {
         Ok(Fusion { rt, fused, frees: true })
     }
 
+    /// A tensor of this process's, none if it has no elements.
+    fn find(&self, tensor: usize) -> Result<Option<Found<'_>>> {
+        self.fused.shared.refuse_child()?;
+        self.fused.find(tensor)
+    }
+
     /// Writes `data` times `scale` to the place of a tensor. The last tensor of a bucket starts its
     /// all-reduce, or hands it over to begin when fewer bytes are under way. Never waits for other
     /// ranks. A tensor without elements need not be submitted.
@@ -176,6 +182,7 @@ impl<'r> Fusion<'r> {
     /// `data` is readable for the bytes of the tensor, in its type, and nobody writes there during
     /// the call.
     pub unsafe fn submit(&self, tensor: usize, data: *const u8, scale: f64) -> Result<()> {
+        self.fused.shared.refuse_child()?;
         // SAFETY: the caller's promise.
         unsafe { self.fused.submit(self.rt, tensor, data, scale) }
     }
@@ -208,7 +215,7 @@ impl<'r> Fusion<'r> {
     /// # Safety
     /// `result` is null or writable for the bytes of the tensor.
     pub unsafe fn wait(&self, tensor: usize, result: *mut u8, timeout: Timeout) -> Result<()> {
-        let Some(found) = self.fused.find(tensor)? else { return Ok(()) };
+        let Some(found) = self.find(tensor)? else { return Ok(()) };
         self.fused.check_result(&found, result)?;
         let step = self.fused.wait(&found, timeout)?;
         if result.is_null() {
@@ -225,7 +232,7 @@ impl<'r> Fusion<'r> {
     /// # Errors
     /// As [`wait`](Fusion::wait).
     pub fn result(&self, tensor: usize, timeout: Timeout) -> Result<*const u8> {
-        let Some(found) = self.fused.find(tensor)? else {
+        let Some(found) = self.find(tensor)? else {
             return Ok(std::ptr::without_provenance(layout::ALIGNMENT as usize));
         };
         let stage = Stage::new(found.wire, found.ty, 1.0, Write::Store)?;
@@ -249,7 +256,7 @@ impl<'r> Fusion<'r> {
     /// # Errors
     /// [`Error::Number`]: nothing of the tensor is lent there.
     pub fn release(&self, tensor: usize, lent: *const u8) -> Result<()> {
-        match self.fused.find(tensor)? {
+        match self.find(tensor)? {
             Some(found) if !found.bucket.memory.release(found.part(), lent) => {
                 let reason = format!("no result of tensor {tensor} is lent at {lent:p}");
                 Err(Error::Number { number: tensor as u64, reason })
@@ -268,7 +275,7 @@ impl<'r> Fusion<'r> {
     /// # Errors
     /// [`Error::Number`]: there is no such tensor.
     pub fn tensor_ptr(&self, tensor: usize) -> Result<*mut u8> {
-        Ok(match self.fused.find(tensor)? {
+        Ok(match self.find(tensor)? {
             Some(found) => found.bucket.memory.place(found.part()),
             None => std::ptr::without_provenance_mut(layout::ALIGNMENT as usize),
         })
@@ -280,6 +287,7 @@ impl<'r> Fusion<'r> {
     /// As [`wait`](Fusion::wait); [`Error::Unsupported`] at once if no tensor has elements.
     pub fn next(&self, timeout: Timeout) -> Result<usize> {
         let fused = &*self.fused;
+        fused.shared.refuse_child()?;
         if let Some(fetched) = fused.ends.fetch() {
             return fetched;
         }
@@ -313,6 +321,7 @@ impl<'r> Fusion<'r> {
     /// # Errors
     /// [`Error::System`]: the thread of the library cannot be started.
     pub fn on_end(&self, function: Option<Arc<OnEnd>>) -> Result<()> {
+        self.fused.shared.refuse_child()?;
         if function.is_some() {
             Engine::of(self.rt).start_background_thread()?;
             self.register_ends();
@@ -327,6 +336,7 @@ impl<'r> Fusion<'r> {
     /// # Errors
     /// Descriptors have run out.
     pub fn descriptor(&self) -> Result<RawFd> {
+        self.fused.shared.refuse_child()?;
         self.register_ends();
         self.fused.ends.descriptor()
     }
@@ -354,7 +364,7 @@ impl<'r> Fusion<'r> {
     /// # Errors
     /// [`Error::Number`]: there is no such tensor, or it has no elements.
     pub fn bucket(&self, tensor: usize) -> Result<usize> {
-        match self.fused.find(tensor)? {
+        match self.find(tensor)? {
             Some(found) => Ok(found.place.bucket),
             None => {
                 let reason = format!("tensor {tensor} has no elements and so no bucket");

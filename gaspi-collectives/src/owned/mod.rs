@@ -49,6 +49,7 @@ impl<'b, T> Run<'b, T> {
     }
 
     fn wait(&self, timeout: Timeout) -> Result<&[T]> {
+        self.shared.refuse_child()?;
         may_wait(timeout, "waiting for an operation")?;
         self.operation.wait(&self.shared, timeout.deadline())?;
         Ok(self.operands.receive.as_slice())
@@ -157,8 +158,10 @@ impl<T> Prepared<'_, T> {
     /// Starts it.
     ///
     /// # Errors
-    /// [`Error::RankDied`]; and the one that ended an earlier start: nothing runs after a failure.
+    /// [`Error::RankDied`]; [`Error::NotInitialised`] in a forked child; and the one that ended an
+    /// earlier start: nothing runs after a failure.
     pub fn start(&mut self) -> Result<Started<'_, T>> {
+        self.0.shared.refuse_child()?;
         // A value that was leaked may have left it active.
         self.0.give_up();
         let invalid = |reason: &str| Error::InvalidOperation { handle: 0, reason: reason.into() };
@@ -239,7 +242,8 @@ enum Held<'p, T> {
 /// not wait: the library's thread ends the operation behind it, and frees owned memory. One of a
 /// [`Prepared`] fails at once there, and its memory is empty until it has ended.
 ///
-/// In a forked child a drop does nothing: the operation is the parent's.
+/// In a forked child a drop does nothing: the operation is the parent's, and all calls on it are
+/// [`Error::NotInitialised`].
 ///
 /// A value that is leaked ([`std::mem::forget`]) frees nothing; a [`scope`] gives up its operations
 /// at its end, whatever became of their values.
@@ -348,11 +352,12 @@ unsafe fn begin<'b, T>(
     request: TypedRequest<'b, T>,
     timeout: Timeout,
 ) -> std::result::Result<Run<'b, T>, NotStarted<'b, T>> {
+    let engine = Engine::of(rt);
     // A prepared operation is started without the runtime.
-    let begun = match request.request.background {
-        true => Engine::of(rt).start_background_thread(),
+    let begun = engine.shared.refuse_child().and_then(|()| match request.request.background {
+        true => engine.start_background_thread(),
         false => Ok(()),
-    };
+    });
     let terms = request.terms();
     let begun = begun.and_then(|()| {
         // SAFETY: the memory is long enough by its terms, and lives until the operation has ended:

@@ -17,6 +17,8 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What can be seen of another process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,6 +38,36 @@ struct Stat {
     parent: i32,
     threads: u64,
     start_time: u64,
+}
+
+/// Forks between the process that asked first and this one.
+static FORKS: AtomicU32 = AtomicU32::new(0);
+
+/// Runs in the child of a fork.
+extern "C" fn forked() {
+    // Relaxed: the child has one thread.
+    FORKS.fetch_add(1, Ordering::Relaxed);
+}
+
+/// A number that a forked child has another one of. Only forks of the C library are counted.
+pub fn forks() -> u32 {
+    static WATCHING: Once = Once::new();
+    WATCHING.call_once(|| {
+        // SAFETY: the handler changes an atomic, and is part of what is never unloaded.
+        let failed = unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+        if failed != 0 {
+            log::warn!(
+                "pthread_atfork failed; forked children must not use what is their parent's"
+            );
+        }
+    });
+    known_forks()
+}
+
+/// The same, once it has been asked for.
+#[inline]
+pub fn known_forks() -> u32 {
+    FORKS.load(Ordering::Relaxed)
 }
 
 /// `name` is a number, or "self".
