@@ -10,6 +10,8 @@ mod ranks;
 
 mod bits;
 mod environment;
+mod fused;
+mod transports;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -23,7 +25,7 @@ use gaspi_core::{GroupId, Init, Rank, Runtime, SegmentId, TestMachine};
 use ranks::{LIMIT, Nodes};
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([tests()])
+    ranks::run_tests([tests(), fused::tests(), transports::tests()])
 }
 
 const ALL: GroupId = GroupId::ALL;
@@ -312,32 +314,37 @@ fn bits_depend_on_nothing_else() {
         let all = nodes == Nodes::One && (size < 5 || is_full());
         let machines = if all { &MACHINES[..] } else { &MACHINES[..2] };
         for (seed, machine) in machines.iter().enumerate() {
-            let turns = Turns::default();
-            ranks::run_on_machine(size, *machine, |rt| {
-                rt.segment_create(S0, SEGMENT_BYTES, ALL, LIMIT, Init::Zeroed).expect("create");
-                let me = rt.rank().index();
-                let mut random = Random(seed as u64 * 31 + u64::from(size));
-                for (number, case) in cases.iter().enumerate() {
-                    let around = random.circumstances(ranks);
-                    // Some ranks compute as programs do that flush small numbers.
-                    let flushes = random.below(4) + me == 3;
-                    let environment = flushes.then(Environment::flushing);
-                    let begin = || turns.await_own(number, &around.order, me);
-                    let found = call(rt, case, &around, begin);
-                    drop(environment);
-                    known_bits(nodes)
-                        .compare(case, (me, ranks), &found)
-                        .unwrap_or_else(|what| panic!("{what}: {machine:?} {around:?}"));
-                    let order: Vec<usize> = (0..ranks).collect();
-                    if nodes == Nodes::One
-                        && let Some(expected) = one_behind_the_other(case, &order, me)
-                    {
-                        assert!(found == expected, "rank {me}, {case:?}: {machine:?} {around:?}");
-                    }
-                }
-            });
+            try_cases(nodes, size, (seed, *machine), &cases);
         }
     }
+}
+
+/// Runs cases on a machine, each under circumstances that a seed draws.
+fn try_cases(nodes: Nodes, size: u32, (seed, machine): (usize, TestMachine), cases: &[Case]) {
+    let (ranks, turns) = (size as usize, Turns::default());
+    ranks::run_on_machine(size, machine, |rt| {
+        rt.segment_create(S0, SEGMENT_BYTES, ALL, LIMIT, Init::Zeroed).expect("create");
+        let me = rt.rank().index();
+        let mut random = Random(seed as u64 * 31 + u64::from(size));
+        for (number, case) in cases.iter().enumerate() {
+            let around = random.circumstances(ranks);
+            // Some ranks compute as programs do that flush small numbers.
+            let flushes = random.below(4) + me == 3;
+            let environment = flushes.then(Environment::flushing);
+            let begin = || turns.await_own(number, &around.order, me);
+            let found = call(rt, case, &around, begin);
+            drop(environment);
+            known_bits(nodes)
+                .compare(case, (me, ranks), &found)
+                .unwrap_or_else(|what| panic!("{what}: {nodes:?} {machine:?} {around:?}"));
+            let order: Vec<usize> = (0..ranks).collect();
+            if nodes == Nodes::One
+                && let Some(expected) = one_behind_the_other(case, &order, me)
+            {
+                assert!(found == expected, "rank {me}, {case:?}: {machine:?} {around:?}");
+            }
+        }
+    });
 }
 
 /// An all-reduce that adds contributions as they come is found by the same comparison.
