@@ -1,5 +1,5 @@
-//! Lists of tensors, orders and options that a seed draws, and every combination of what tensors
-//! and buffers can be told. Sums are compared with those that are worked out here: exactly where
+//! Lists of tensors, orders, threads and options that a seed draws, and every combination of what
+//! tensors and buffers can be told. Sums are compared with those that are worked out here: exactly where
 //! all numbers are small integers, else within a bound that counts roundings.
 
 use super::*;
@@ -8,9 +8,12 @@ use gaspi_collectives::fusion::Order;
 use gaspi_collectives::{Mode, Operation, bf16, f16};
 use gaspi_core::{Init, SegmentId};
 
-/// Where a program lets its data and results lie if they lie in a segment: each in one half.
+/// Where a program lets its data and results lie if they lie in a segment: results in the first
+/// part, data of each thread that submits in one of the others.
 const SEGMENT: SegmentId = SegmentId(5);
-const SEGMENT_HALF: usize = 64 << 10;
+const SEGMENT_PART: usize = 64 << 10;
+/// Most threads that submit.
+const THREADS_MAX: usize = 4;
 /// Most elements of a tensor.
 const COUNT_MAX: usize = 6000;
 const STEPS: usize = 3;
@@ -50,6 +53,8 @@ struct Case {
     tensors: Vec<Tensor>,
     options: Options,
     numbers: Numbers,
+    /// How many threads of each rank submit, each some of the tensors.
+    threads: usize,
     /// The memory of all tensors; none if each rank draws it for each tensor and step.
     memory: Option<Memory>,
     /// How often each rank contributes, and by what it scales: none if it is drawn.
@@ -247,13 +252,38 @@ type Lent = (usize, *const u8, Vec<u8>);
 /// A rank and its fused buffer.
 struct Worker<'a> {
     case: &'a Case,
+    rt: &'a Runtime,
     fusion: Fusion<'a>,
     me: usize,
     random: Random,
-    segment: *mut u8,
     /// In this step, and in the one before.
     lent: Vec<Lent>,
     former: Vec<Lent>,
+}
+
+/// A thread of a rank that submits.
+struct Submitter<'a> {
+    case: &'a Case,
+    fusion: &'a Fusion<'a>,
+    me: usize,
+    random: Random,
+    segment: *mut u8,
+    /// Tensors whose sums are lent.
+    lent: &'a [usize],
+}
+
+/// A part of the segment.
+fn part_of_segment(rt: &Runtime, part: usize) -> *mut u8 {
+    rt.segment_ptr(SEGMENT).expect("the segment").wrapping_add(part * SEGMENT_PART)
+}
+
+impl Case {
+    /// Where something of a tensor lies. What is written to its place would change what is lent.
+    fn memory(&self, random: &mut Random, is_lent: bool) -> Memory {
+        let drawn = MEMORIES[random.below(MEMORIES.len())];
+        let memory = self.memory.unwrap_or(drawn);
+        if is_lent && memory == Memory::Place { Memory::Private } else { memory }
+    }
 }
 
 fn write(to: *mut u8, bytes: &[u8]) {
@@ -266,31 +296,14 @@ fn read_bytes(from: *const u8, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| unsafe { from.add(at).read() }).collect()
 }
 
-impl<'a> Worker<'a> {
-    fn new(rt: &'a Runtime, case: &'a Case) -> Worker<'a> {
-        let me = rt.rank().index();
-        let fusion = create(rt, &case.tensors, &case.options(me));
-        let random = Random(mixed(&[case.seed, me, 5]) as u64);
-        let segment = rt.segment_ptr(SEGMENT).expect("the segment");
-        Worker { case, fusion, me, random, segment, lent: Vec::new(), former: Vec::new() }
-    }
-
-    fn memory(&mut self, tensor: usize) -> Memory {
-        let drawn = MEMORIES[self.random.below(MEMORIES.len())];
-        let memory = self.case.memory.unwrap_or(drawn);
-        // What is written there would change what is lent.
-        let mut all = self.lent.iter().chain(&self.former);
-        let is_lent = all.any(|(lent, ..)| *lent == tensor);
-        if is_lent && memory == Memory::Place { Memory::Private } else { memory }
-    }
-
+impl Submitter<'_> {
     fn submit(&mut self, tensor: usize, step: usize, turn: usize) {
         let of = (tensor, step, turn);
         let data = self.case.data(self.me, of);
         let Tensor { ty, count } = self.case.tensors[tensor];
         let (ty_is_wire, is_first) = (self.case.wire(ty) == ty, turn == 0);
         let mut moved = vec![0u8; data.len() + 3];
-        let from = match self.memory(tensor) {
+        let from = match self.case.memory(&mut self.random, self.lent.contains(&tensor)) {
             Memory::Segment => self.segment,
             // It holds what was submitted before.
             Memory::Place if is_first || !ty_is_wire => {
@@ -308,12 +321,61 @@ impl<'a> Worker<'a> {
         submitted.unwrap_or_else(|error| panic!("{error}: {of:?} of {:?}", self.case));
     }
 
+    /// Some tensors of a step, all contributions to them, in an order of this thread's.
+    fn submit_all(&mut self, tensors: &[usize], step: usize) {
+        let contributions = self.case.contributions(self.me);
+        let mut turns = vec![0; tensors.len()];
+        for nth in self.random.order(tensors.len() * contributions) {
+            let nth = nth % tensors.len();
+            self.submit(tensors[nth], step, turns[nth]);
+            turns[nth] += 1;
+            if self.random.below(8) == 0 {
+                // SAFETY: nothing is written.
+                let tested = unsafe { self.fusion.test(tensors[nth], std::ptr::null_mut()) };
+                tested.expect("no failure");
+            }
+        }
+    }
+}
+
+impl<'a> Worker<'a> {
+    fn new(rt: &'a Runtime, case: &'a Case) -> Worker<'a> {
+        let me = rt.rank().index();
+        let fusion = create(rt, &case.tensors, &case.options(me));
+        let random = Random(mixed(&[case.seed, me, 5]) as u64);
+        Worker { case, rt, fusion, me, random, lent: Vec::new(), former: Vec::new() }
+    }
+
+    /// Submits all tensors of a step, by as many threads as the case has.
+    fn submit_all(&mut self, step: usize) {
+        let Worker { case, rt, ref fusion, me, .. } = *self;
+        let lent: Vec<usize> = self.former.iter().map(|(tensor, ..)| *tensor).collect();
+        let lent = &lent[..];
+        let thread_of = |tensor: usize| mixed(&[case.seed, me, step, tensor]) % case.threads;
+        let seed = self.random.below(usize::MAX >> 33);
+        let run = move |thread: usize| {
+            let tensors = (0..case.tensors.len()).filter(|tensor| thread_of(*tensor) == thread);
+            let random = Random(mixed(&[seed, thread]) as u64);
+            let segment = part_of_segment(rt, 1 + thread);
+            let mut submitter = Submitter { case, fusion, me, random, segment, lent };
+            submitter.submit_all(&tensors.collect::<Vec<usize>>(), step);
+        };
+        ranks::scope(|scope| {
+            for thread in 1..case.threads {
+                scope.spawn(move || run(thread));
+            }
+            run(0);
+        });
+    }
+
     /// The sum of a tensor, in whatever memory.
     fn take(&mut self, tensor: usize) -> Vec<u8> {
         let Tensor { ty, count } = self.case.tensors[tensor];
         let bytes = count as usize * ty.bytes() as usize;
         let mut moved = vec![0xa5u8; bytes + 3];
-        let (memory, is_plain) = (self.memory(tensor), self.case.wire(ty) == ty);
+        let is_lent = self.lent.iter().chain(&self.former).any(|(lent, ..)| *lent == tensor);
+        let memory = self.case.memory(&mut self.random, is_lent);
+        let is_plain = self.case.wire(ty) == ty;
         if memory == Memory::Lent {
             let lent = self.fusion.result(tensor, LIMIT).expect("a result");
             let sum = read_bytes(lent, bytes);
@@ -321,7 +383,7 @@ impl<'a> Worker<'a> {
             return sum;
         }
         let to = match memory {
-            Memory::Segment => self.segment.wrapping_add(SEGMENT_HALF),
+            Memory::Segment => part_of_segment(self.rt, 0),
             Memory::Place => self.fusion.tensor_ptr(tensor).expect("a place"),
             Memory::Odd => moved[3..].as_mut_ptr(),
             _ => moved.as_mut_ptr(),
@@ -338,18 +400,8 @@ impl<'a> Worker<'a> {
     /// stands for all their bits.
     fn step(&mut self, step: usize) -> usize {
         let tensors = self.case.tensors.len();
-        let contributions = self.case.contributions(self.me);
-        let mut turns = vec![0; tensors];
         self.former = std::mem::take(&mut self.lent);
-        for nth in self.random.order(tensors * contributions) {
-            let tensor = nth % tensors;
-            self.submit(tensor, step, turns[tensor]);
-            turns[tensor] += 1;
-            if self.random.below(8) == 0 {
-                // SAFETY: nothing is written.
-                unsafe { self.fusion.test(tensor, std::ptr::null_mut()) }.expect("no failure");
-            }
-        }
+        self.submit_all(step);
         let mut bits = 0;
         for tensor in self.random.order(tensors) {
             let sum = self.take(tensor);
@@ -372,7 +424,8 @@ impl<'a> Worker<'a> {
 /// Runs cases on so many ranks, all of which get the same bits.
 fn run_cases(n: u32, cases: &[Case]) {
     let bits = ranks::run(n, |rt| {
-        rt.segment_alloc(SEGMENT, 2 * SEGMENT_HALF as u64, Init::Zeroed).expect("a segment");
+        let bytes = (1 + THREADS_MAX) * SEGMENT_PART;
+        rt.segment_alloc(SEGMENT, bytes as u64, Init::Zeroed).expect("a segment");
         let bits = cases.iter().map(|case| {
             let mut worker = Worker::new(rt, case);
             (0..STEPS).map(|step| worker.step(step)).collect()
@@ -436,15 +489,16 @@ impl Case {
             ..Options::default()
         };
         let numbers = one_of(random, &[Numbers::Integers, Numbers::Fractions]);
+        let threads = 1 + random.below(THREADS_MAX);
         let (memory, contributions, scale) = (None, None, None);
-        Case { seed, ranks, tensors, options, numbers, memory, contributions, scale }
+        Case { seed, ranks, tensors, options, numbers, threads, memory, contributions, scale }
     }
 }
 
 fn lists_orders_and_options_of_a_seed() {
     let first = first_seed();
     let few = 2 + mixed(&[first]) as u32 % 4;
-    let usual = if is_full() { vec![2, 3, 4, 5, 7, 8] } else { vec![few, 7, 8] };
+    let usual = if is_full() { (1..=8).collect() } else { vec![1, few, 6, 7, 8] };
     for n in ranks::sizes(&usual) {
         let seeds = first..first + if is_full() && n as usize <= FEW { 25 } else { 3 };
         let cases: Vec<Case> = seeds.map(|seed| Case::drawn(seed, n as usize)).collect();
@@ -487,6 +541,7 @@ fn combinations(ranks: usize) -> Vec<Case> {
                                     tensors: tensors.clone(),
                                     options,
                                     numbers: Numbers::Fractions,
+                                    threads: 1,
                                     memory: Some(memory),
                                     contributions: Some(contributions),
                                     scale: Some(scale),
