@@ -1,5 +1,6 @@
-//! A rank dies at any stage of creating a fused buffer and of a step. The others hear of it with
-//! its name, free what they have, and a fused buffer on a new group works.
+//! A rank dies at any stage of creating a fused buffer and of a step, in which it and the others
+//! submit by one thread or several. The others hear of it with its name, free what they have, and a
+//! fused buffer on a new group works.
 
 use super::*;
 use gaspi_collectives::fusion::handles;
@@ -19,15 +20,25 @@ enum Stage {
     Creating { attempts: usize },
     /// Behind so many of the tensors of a step, without a wait.
     Submitting { tensors: usize },
+    /// The same, by threads that submit at the same time.
+    SubmittingByThreads { tensors: usize },
     /// In the all-reduces of a step: behind so many looks whether they have ended.
     Reducing { looks: usize },
     /// Behind so many ends of buckets, which are not fetched by the others yet.
     Ended { buckets: usize },
     /// While it holds lent results of the step before, in the next one.
     Lent,
+    /// In the middle of the step behind so many others, while the other ranks are in that or behind
+    /// it.
+    Later { steps: usize, tensors: usize },
 }
 
-const STAGES: usize = 5;
+const STAGES: usize = 7;
+/// How often each stage is tried.
+const TURNS: usize = 3;
+const TURNS_IN_FULL: usize = 12;
+/// Most threads that submit.
+const THREADS_MAX: usize = 4;
 
 /// Below a power of two, the exponent of which is drawn first.
 fn few_or_many(random: &mut Random, exponents: usize) -> usize {
@@ -41,7 +52,11 @@ fn stage(seed: usize, random: &mut Random) -> Stage {
         1 => Stage::Submitting { tensors: random.below(COUNTS.len() + 1) },
         2 => Stage::Reducing { looks: few_or_many(random, 12) },
         3 => Stage::Ended { buckets: random.below(5) },
-        _ => Stage::Lent,
+        4 => Stage::Lent,
+        5 => Stage::SubmittingByThreads { tensors: random.below(COUNTS.len() + 1) },
+        _ => {
+            Stage::Later { steps: few_or_many(random, 6), tensors: random.below(COUNTS.len() + 1) }
+        }
     }
 }
 
@@ -51,10 +66,30 @@ fn hand_over(fusion: &Fusion<'_>, tensor: usize, step: usize, me: usize) -> Resu
     unsafe { fusion.submit(tensor, data.as_ptr().cast(), 1.0) }
 }
 
+/// The same of some tensors, by several threads at once. The first error, if there was one.
+fn hand_over_by_threads(
+    fusion: &Fusion<'_>,
+    tensors: &[usize],
+    (step, me): (usize, usize),
+    random: &mut Random,
+) -> Result<()> {
+    let threads = 1 + random.below(THREADS_MAX);
+    let part = tensors.len().div_ceil(threads).max(1);
+    ranks::scope(|scope| {
+        let of_part = |part: &'_ [usize]| {
+            let part = part.to_vec();
+            move || part.iter().try_for_each(|tensor| hand_over(fusion, *tensor, step, me))
+        };
+        let threads: Vec<_> = tensors.chunks(part).map(|part| scope.spawn(of_part(part))).collect();
+        let outcomes = threads.into_iter().map(|thread| thread.join().expect("no panic"));
+        outcomes.fold(Ok(()), |first, outcome| first.and(outcome))
+    })
+}
+
 /// A step up to its end, in an order of this rank's; tensors of a step that has ended are right.
 fn one_step(fusion: &Fusion<'_>, step: usize, me: usize, random: &mut Random) -> Result<()> {
     let order = random.order(COUNTS.len());
-    order.iter().try_for_each(|tensor| hand_over(fusion, *tensor, step, me))?;
+    hand_over_by_threads(fusion, &order, (step, me), random)?;
     for tensor in order {
         let mut found = vec![f32::NAN; COUNTS[tensor]];
         // SAFETY: as many elements as the tensor has.
@@ -79,23 +114,39 @@ fn up_to(rt: &Runtime, stage: Stage, options: &Options, me: usize, random: &mut 
     }
     let handle = handles::create(rt, &tensors, ALL, options, LIMIT).expect("a fused buffer");
     let done = handles::with(rt, handle, |fusion| {
-        one_step(fusion, 0, me, random)?;
-        while fusion.next(Timeout::Test).is_ok() {}
-        part_of_a_step(fusion, stage, me, random)
+        let whole = if let Stage::Later { steps, .. } = stage { 1 + steps } else { 1 };
+        for step in 0..whole {
+            one_step(fusion, step, me, random)?;
+            while fusion.next(Timeout::Test).is_ok() {}
+        }
+        part_of_a_step(fusion, (stage, whole), me, random)
     });
     done.expect("all live");
 }
 
-fn part_of_a_step(fusion: &Fusion<'_>, stage: Stage, me: usize, random: &mut Random) -> Result<()> {
+fn part_of_a_step(
+    fusion: &Fusion<'_>,
+    (stage, step): (Stage, usize),
+    me: usize,
+    random: &mut Random,
+) -> Result<()> {
     let is_lent = matches!(stage, Stage::Lent);
     let lent = is_lent.then(|| fusion.result(2, LIMIT)).transpose()?;
     let tensors = match stage {
-        Stage::Submitting { tensors } => tensors,
+        Stage::Submitting { tensors }
+        | Stage::SubmittingByThreads { tensors }
+        | Stage::Later { tensors, .. } => tensors,
         Stage::Lent => 4,
         _ => COUNTS.len(),
     };
     let order = random.order(COUNTS.len());
-    order.iter().take(tensors).try_for_each(|tensor| hand_over(fusion, *tensor, 1, me))?;
+    let order = &order[..tensors];
+    match stage {
+        Stage::SubmittingByThreads { .. } => {
+            hand_over_by_threads(fusion, order, (step, me), random)?;
+        }
+        _ => order.iter().try_for_each(|tensor| hand_over(fusion, *tensor, step, me))?,
+    }
     match stage {
         Stage::Reducing { looks } => {
             (0..looks).for_each(|_| drop(fusion.next(Timeout::Test)));
@@ -106,7 +157,8 @@ fn part_of_a_step(fusion: &Fusion<'_>, stage: Stage, me: usize, random: &mut Ran
         _ => {}
     }
     if let Some(lent) = lent {
-        assert_eq!(read(lent, COUNTS[2]), sum(SIZE, 2, 0, COUNTS[2]), "it does not change");
+        let expected = sum(SIZE, 2, step - 1, COUNTS[2]);
+        assert_eq!(read(lent, COUNTS[2]), expected, "it does not change");
     }
     Ok(())
 }
@@ -149,9 +201,19 @@ fn go_on_without(rt: &Runtime, dead: usize, options: &Options) {
     rt.barrier(group, LIMIT).expect("barrier");
 }
 
+fn turns() -> usize {
+    if std::env::var_os("GASPI_TEST_FULL").is_some() { TURNS_IN_FULL } else { TURNS }
+}
+
+/// The seed that tests begin at.
+fn seed_of_this_run() -> usize {
+    std::env::var("GASPI_TEST_SEED").map_or(0, |text| text.parse().expect("a number"))
+}
+
 fn a_rank_that_dies_at_any_stage_is_named() {
-    for seed in 0..3 * STAGES {
-        let dead = seed / STAGES + seed % 2;
+    let first = seed_of_this_run();
+    for seed in first..first + turns() * STAGES {
+        let dead = seed / STAGES % (SIZE - 1) + seed % 2;
         let threshold = [0, 1 << 15][seed % 2];
         let options = Options { threshold, background: seed % 3 > 0, ..Options::default() };
         let (joined, parted) = (ranks::Barrier::new(SIZE), ranks::Barrier::new(SIZE));

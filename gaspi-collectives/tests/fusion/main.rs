@@ -4,6 +4,7 @@
 #[path = "../../../gaspi-core/tests/ranks/mod.rs"]
 mod ranks;
 
+mod buckets;
 mod deaths;
 mod devices;
 mod drawn;
@@ -28,6 +29,7 @@ use ranks::LIMIT;
 fn main() -> std::process::ExitCode {
     stall::keep_warnings();
     ranks::run_tests([
+        buckets::tests(),
         sums::tests(),
         taken_away::tests(),
         results::tests(),
