@@ -83,17 +83,20 @@ fn few_messages_over_64_nodes() {
 
 /// The first member of each node alone talks to others, and to those of its node.
 fn few_messages_between_nodes_of_several_ranks() {
-    use Collective::{Allreduce, Barrier, Broadcast};
-    const EACH: usize = 3;
-    let nodes: usize = 16;
-    let rounds = u64::from(nodes.ilog2());
-    let found = counted(nodes, nodes * EACH, &[Barrier, Allreduce, Broadcast]);
-    // Three ranks of a node: both others tell the first one, which tells both.
-    let steps = |rank: usize| if rank < nodes { rounds + 2 } else { 1 };
-    assert_counted(&found, 0, "a barrier", steps);
-    assert_counted(&found, 1, "an all-reduce", steps);
-    let all: u64 = found.iter().map(|of_rank| of_rank[2][0]).sum();
-    assert_eq!(all, (nodes * EACH) as u64 - 1, "each but the root is sent it once");
+    let is_full = std::env::var_os("GASPI_TEST_FULL").is_some();
+    let many: &[(usize, usize)] = if is_full { &[(64, 2), (64, 5)] } else { &[] };
+    for (nodes, each) in [&[(16, 2), (16, 3), (8, 5)], many].concat() {
+        use Collective::{Allreduce, Barrier, Broadcast};
+        let rounds = u64::from(nodes.ilog2());
+        let found = counted(nodes, nodes * each, &[Barrier, Allreduce, Broadcast]);
+        // All others of a node tell the first one, which tells all of them.
+        let of_node = each as u64 - 1;
+        let steps = |rank: usize| if rank < nodes { rounds + of_node } else { 1 };
+        assert_counted(&found, 0, &format!("a barrier of {nodes} times {each}"), steps);
+        assert_counted(&found, 1, &format!("an all-reduce of {nodes} times {each}"), steps);
+        let all: u64 = found.iter().map(|of_rank| of_rank[2][0]).sum();
+        assert_eq!(all, (nodes * each) as u64 - 1, "each but the root is sent it once");
+    }
 }
 
 tests! {

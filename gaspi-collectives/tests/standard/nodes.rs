@@ -31,7 +31,7 @@ pub(super) fn messages(rt: &Runtime) -> u64 {
 /// machine, have all send to all.
 fn counted(nodes: u32, size: u32, call: impl Fn(&Runtime) + Sync) -> Vec<u64> {
     const CALLS: u64 = 5;
-    let tries_max = if nodes > 64 { 10 } else { 80 };
+    let tries_max = if size >= 64 { 10 } else { 80 };
     let job = |id: &str, rank| job_of(nodes, id, rank, size);
     let tries: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
         let of_try = |_| {
@@ -70,6 +70,20 @@ fn first_members_of_nodes_send_few_messages_and_others_none() {
         let by_function = |rt: &Runtime| user_sum(rt, &mut [1; COUNT], false).expect("a sum");
         // A second step says whether the function has failed on a rank.
         assert_few(nodes, 2, &counted(nodes, size, by_function), "one by a function");
+    }
+}
+
+/// Of data that goes along with an arrival.
+fn short_sums_over_64_nodes_take_few_messages() {
+    const NODES: u32 = 64;
+    let is_full = std::env::var_os("GASPI_TEST_FULL").is_some();
+    for each in if is_full { vec![1, 2, 5] } else { vec![1] } {
+        let sum = |rt: &Runtime| {
+            let mut data = [1.0_f64; 1];
+            allreduce_in_place(rt, &mut data, Operation::Sum, GroupId::ALL, GUARD).expect("sum");
+            assert_eq!(data, [f64::from(NODES * each)]);
+        };
+        assert_few(NODES, 1, &counted(NODES, NODES * each, sum), "a short all-reduce");
     }
 }
 
@@ -225,6 +239,7 @@ fn a_rank_that_dies_is_named_and_the_others_go_on() {
 tests! {
     TCP:
         first_members_of_nodes_send_few_messages_and_others_none,
+        short_sums_over_64_nodes_take_few_messages,
         many_ranks_of_as_many_nodes_send_few_messages,
         sums_are_added_in_the_order_of_the_ranks,
         functions_are_applied_in_the_order_of_the_ranks,
