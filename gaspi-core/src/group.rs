@@ -22,6 +22,7 @@ use crate::error::{Error, Result};
 use crate::ids::{GroupId, Rank};
 use crate::ranks::Ranks;
 use crate::remote_arrivals::incarnation;
+use crate::sync::claim::{Claim, Claimed};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 use crate::wire::message::{Announce, Digest};
 use board::{Board, Standing};
@@ -125,7 +126,7 @@ struct Members {
 #[repr(align(128))]
 struct Cell {
     members: Mutex<Members>,
-    call: Mutex<CallState>,
+    call: Claim<CallState>,
     /// Incarnation of the committed use, 0 if there is none: to be read without a lock.
     incarnation: AtomicU32,
 }
@@ -165,13 +166,13 @@ fn list(ranks: &[Rank]) -> String {
 
 impl Groups {
     pub(crate) fn new(config: &Config, job: &Ranks, leaders: Option<Arc<Leaders>>) -> Groups {
-        let cells: Box<[Cell]> = (0..config.group_max).map(|_| Cell::default()).collect();
+        let mut cells: Box<[Cell]> = (0..config.group_max).map(|_| Cell::default()).collect();
         let mut board = Board::new(job.me, cells.len());
         if let Some((group, ranks)) = initial_group(config, job.size) {
             let (members, me) = (ranks.as_slice().into(), job.me.index());
             let committed = Committed::new(members, me, FIRST_STEP, leaders, job);
-            let cell = &cells[group.index()];
-            cell.call.lock().committed = Some(committed);
+            let cell = &mut cells[group.index()];
+            cell.call.get_mut().committed = Some(committed);
             cell.incarnation.store(FIRST_INCARNATION, Ordering::Release);
             *cell.members.lock() = Members { exists: true, committed: true, commits: false, ranks };
             board.initial(group);
@@ -200,8 +201,8 @@ impl Groups {
     }
 
     /// Claims a group for a collective or a commit.
-    pub(crate) fn claim(&self, group: GroupId) -> Result<MutexGuard<'_, CallState>> {
-        self.cell(group)?.call.try_lock().ok_or_else(|| {
+    pub(crate) fn claim(&self, group: GroupId) -> Result<Claimed<'_, CallState>> {
+        self.cell(group)?.call.try_claim().ok_or_else(|| {
             let active = "a collective of another thread".to_owned();
             Error::ActiveCollective { group, active }
         })
@@ -209,8 +210,8 @@ impl Groups {
 
     /// The same, `None` if anything is in the way.
     #[inline]
-    pub(crate) fn claim_idle(&self, group: GroupId) -> Option<MutexGuard<'_, CallState>> {
-        self.cells.get(group.index())?.call.try_lock()
+    pub(crate) fn claim_idle(&self, group: GroupId) -> Option<Claimed<'_, CallState>> {
+        self.cells.get(group.index())?.call.try_claim()
     }
 
     /// Why a group cannot be used by collectives.

@@ -85,9 +85,15 @@ impl Inner {
         self.ranks.size > 1
     }
 
+    /// Whether this rank has left its job.
+    #[inline]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
     /// Errors once this rank has left its job.
     pub(crate) fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(Error::NotInitialised) } else { Ok(()) }
+        if self.is_closed() { Err(Error::NotInitialised) } else { Ok(()) }
     }
 
     /// A segment of `rank`, if it was made known to this rank.

@@ -71,13 +71,32 @@ pub(crate) fn with<T>(call: impl FnOnce(&Runtime) -> Result<T, Failure>) -> Resu
 /// The runtime, alive as long as the result.
 #[inline]
 pub(crate) fn hold() -> Result<Arc<Runtime>, Failure> {
-    with(|current| {
-        let current: *const Runtime = current;
-        // SAFETY: it lies in an `Arc`, and the guard keeps its count above zero.
-        unsafe { Arc::increment_strong_count(current) };
-        // SAFETY: the count taken above becomes the one of the result.
-        Ok(unsafe { Arc::from_raw(current) })
-    })
+    if let Some(_guard) = epoch::enter_fast() {
+        let current = CURRENT.load(Ordering::Acquire);
+        if !current.is_null() {
+            // SAFETY: it was current inside the guard, which keeps its count above zero.
+            return Ok(unsafe { counted(current) });
+        }
+    }
+    hold_slowly()
+}
+
+/// The same where a thread has not entered before, or not outermost.
+#[cold]
+fn hold_slowly() -> Result<Arc<Runtime>, Failure> {
+    // SAFETY: the guard keeps its count above zero.
+    with(|current| Ok(unsafe { counted(current) }))
+}
+
+/// A count of its own.
+///
+/// # Safety
+/// It was published, and somebody keeps its count above zero.
+unsafe fn counted(current: *const Runtime) -> Arc<Runtime> {
+    // SAFETY: caller's promise; it lies in an `Arc`.
+    unsafe { Arc::increment_strong_count(current) };
+    // SAFETY: the count taken above becomes the one of the result.
+    unsafe { Arc::from_raw(current) }
 }
 
 /// Whether there is a runtime.

@@ -9,8 +9,9 @@ use crate::ids::{GroupId, Rank};
 use crate::os::clock;
 use crate::runtime::Inner;
 use crate::statistics::Counter;
+use crate::sync::AtomicU64;
 use crate::sync::arrival_slot::{ArrivalSlot, PAYLOAD_WORDS, Poll};
-use crate::sync::{AtomicU64, MutexGuard};
+use crate::sync::claim::Claimed;
 use crate::timeout::{Deadline, Timeout};
 use crate::transport::Upcalls;
 use crate::transport::shm::area::wake_kind;
@@ -42,7 +43,7 @@ pub(super) enum Scan {
 pub struct GroupCall<'r> {
     pub(super) inner: &'r Inner,
     pub(super) group: GroupId,
-    pub(super) state: MutexGuard<'r, CallState>,
+    pub(super) state: Claimed<'r, CallState>,
     pub(super) me: usize,
     pub(super) key: CallKey,
     /// Bytes of staging that the next arrival publishes, and whether all members stage as many.

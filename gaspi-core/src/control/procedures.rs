@@ -24,7 +24,7 @@ impl Inner {
         let mut state = self.control.groups.claim_idle(group)?;
         let state = &mut *state;
         let committed = state.committed.as_mut()?;
-        if state.active.is_some() || !committed.few || self.check_open().is_err() {
+        if state.active.is_some() || !committed.few || self.is_closed() {
             return None;
         }
         let step = committed.step + 1;

@@ -45,6 +45,19 @@ impl Inner {
     /// Adds to a counter.
     #[inline]
     pub(crate) fn count(&self, counter: Counter, amount: u64) {
+        if let Some(inside) = epoch::enter_fast()
+            && inside.counts_for(self.id())
+        {
+            return inside.count(counter as usize, amount);
+        }
+        // Outside of it.
+        self.count_slowly(counter, amount);
+    }
+
+    /// The same for the first time, or from inside an epoch.
+    #[cold]
+    #[inline(never)]
+    fn count_slowly(&self, counter: Counter, amount: u64) {
         self.count_inside(&epoch::enter(), counter, amount);
     }
 

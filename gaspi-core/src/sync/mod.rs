@@ -9,6 +9,7 @@ pub mod arrival_counts;
 pub mod arrival_slot;
 pub(crate) mod bias;
 pub(crate) mod by_rank;
+pub(crate) mod claim;
 pub mod epoch;
 pub mod eventcount;
 pub mod holder;

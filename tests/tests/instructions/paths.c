@@ -42,8 +42,8 @@ static gaspi_offset_t offsets[ELEMENTS];
 static gaspi_size_t sizes[ELEMENTS];
 /* One bucket of more tensors than are submitted. */
 #define TENSORS (WARM_UP + BATCHES * BATCH + 1)
-static gaspi_fusion_t fusion;
-static gaspi_size_t tensor;
+static gaspi_fusion_t fusion, scaled;
+static gaspi_size_t tensor, scaled_tensor;
 static double gradient[8];
 #endif
 
@@ -109,7 +109,10 @@ __attribute__((noipa)) static int read_and_wait(void) {
        gaspi_allreduce(&mine, &sum, 1, GASPI_OP_SUM, GASPI_TYPE_DOUBLE, alone,            \
                        GASPI_BLOCK), GASPI_SUCCESS)                                       \
   PATH(fusion_submit, "gaspi_fusion_submit, 8 doubles, not the last of its bucket",       \
-       gaspi_fusion_submit(fusion, tensor++, gradient, 1.0), GASPI_SUCCESS)
+       gaspi_fusion_submit(fusion, tensor++, gradient, 1.0), GASPI_SUCCESS)               \
+  PATH(fusion_submit_scale,                                                               \
+       "gaspi_fusion_submit, 8 doubles times 0.5, not the last of its bucket",            \
+       gaspi_fusion_submit(scaled, scaled_tensor++, gradient, 0.5), GASPI_SUCCESS)
 #endif
 
 /*
@@ -143,14 +146,14 @@ static int kernel_fences(void) {
 }
 
 #ifndef BY_DEVICE
-static void make_fused_buffer(void) {
+static void make_fused_buffer(gaspi_fusion_t *made) {
   static gaspi_fusion_tensor_t tensors[TENSORS];
   for (int i = 0; i < TENSORS; i++) {
     tensors[i] = (gaspi_fusion_tensor_t){8, GASPI_COLL_TYPE_F64, 0};
   }
   gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT;
   options.threshold = sizeof gradient * TENSORS;
-  CHECK_OK(gaspi_fusion_create(tensors, TENSORS, alone, &options, &fusion, LIMIT));
+  CHECK_OK(gaspi_fusion_create(tensors, TENSORS, alone, &options, made, LIMIT));
 }
 #endif
 
@@ -159,7 +162,8 @@ static void count_all(void) {
   CHECK_OK(gaspi_group_create(&alone));
   CHECK_OK(gaspi_group_add(alone, my_rank));
   CHECK_OK(gaspi_group_commit(alone, LIMIT));
-  make_fused_buffer();
+  make_fused_buffer(&fusion);
+  make_fused_buffer(&scaled);
   CHECK_OK(gaspi_notify(DATA, my_rank, SET, 1, 0, LIMIT));
   for (int i = 0; i < ELEMENTS; i++) {
     segments[i] = DATA;
