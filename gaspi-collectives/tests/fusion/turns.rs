@@ -177,40 +177,6 @@ fn a_bucket_ends_though_all_that_began_before_it_cannot() {
     }
 }
 
-/// All others of the fused buffer begin out of turn again and again meanwhile, since the program
-/// waits for them: that puts the one whose turn would have come off for a while only.
-fn a_bucket_ends_though_others_of_its_own_begin_for_ever() {
-    const SHORT: usize = 20_000;
-    ranks::run(2, |rt| {
-        let me = rt.rank().index();
-        let (last, again) = (2 * TENSORS, 2 * TENSORS + 1);
-        let counts = [vec![COUNT; 2 * TENSORS + 1], vec![SHORT]].concat();
-        let options = Options { threshold: 0, ..Options::default() };
-        let fusion = create(rt, &floats(&counts), &options);
-        let submit_half = |half: usize| {
-            for tensor in half * TENSORS..(half + 1) * TENSORS {
-                submit(&fusion, tensor, &contribution(me, tensor, 0, COUNT));
-            }
-        };
-        submit_half(me);
-        submit(&fusion, last, &contribution(me, last, 0, COUNT));
-        let began = std::time::Instant::now();
-        // Both ranks go on until both have seen the end.
-        loop {
-            let seen = f32::from(u8::from(has_ended(&fusion, last)));
-            submit(&fusion, again, &vec![seen; SHORT]);
-            if wait(&fusion, again, SHORT)[0] == 2.0 {
-                break;
-            }
-            assert!(began.elapsed() < TOLD_LIMIT, "it is put off for ever");
-        }
-        submit_half(1 - me);
-        for tensor in 0..=last {
-            assert_eq!(wait(&fusion, tensor, COUNT), sum(2, tensor, 0, COUNT));
-        }
-    });
-}
-
 /// What waits for its turn is part of what is freed, whoever is about to begin it: the other rank
 /// ends, or gets an error.
 fn a_fused_buffer_is_freed_while_buckets_wait() {
@@ -385,7 +351,6 @@ tests! {
     buckets_in_any_order_are_tested,
     buckets_in_any_order_are_told,
     a_bucket_ends_though_all_that_began_before_it_cannot,
-    a_bucket_ends_though_others_of_its_own_begin_for_ever,
     a_fused_buffer_is_freed_while_buckets_wait,
     a_rank_leaves_while_buckets_wait,
     a_death_ends_what_waits;
