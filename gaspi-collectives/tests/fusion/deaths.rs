@@ -82,7 +82,8 @@ fn hand_over_by_threads(
         };
         let threads: Vec<_> = tensors.chunks(part).map(|part| scope.spawn(of_part(part))).collect();
         let outcomes = threads.into_iter().map(|thread| thread.join().expect("no panic"));
-        outcomes.fold(Ok(()), |first, outcome| first.and(outcome))
+        let outcomes: Vec<Result<()>> = outcomes.collect();
+        outcomes.into_iter().collect()
     })
 }
 

@@ -89,9 +89,12 @@ fn few_messages_between_nodes_of_several_ranks() {
         use Collective::{Allreduce, Barrier, Broadcast};
         let rounds = u64::from(nodes.ilog2());
         let found = counted(nodes, nodes * each, &[Barrier, Allreduce, Broadcast]);
-        // All others of a node tell the first one, which tells all of them.
-        let of_node = each as u64 - 1;
-        let steps = |rank: usize| if rank < nodes { rounds + of_node } else { 1 };
+        // Within a node all others tell the first one, which tells them along a tree.
+        let steps = |rank: usize| {
+            let place = rank / nodes;
+            let first = if place == 0 { rounds } else { 1 };
+            first + children(place, each)
+        };
         assert_counted(&found, 0, &format!("a barrier of {nodes} times {each}"), steps);
         assert_counted(&found, 1, &format!("an all-reduce of {nodes} times {each}"), steps);
         let all: u64 = found.iter().map(|of_rank| of_rank[2][0]).sum();
