@@ -33,78 +33,13 @@ use std::time::Duration;
 use gaspi_core::sync::epoch;
 use gaspi_core::{Error, GroupId, Result, Runtime, Timeout, may_wait};
 
-use crate::algorithms::Algorithm;
-use crate::datatype::{DataType, Operation};
 use crate::engine::{Engine, TellsEnds};
 use crate::kernel::Target;
 use crate::kernel::stage::{Stage, Write};
-use crate::mode::Mode;
+pub use declaration::{Options, Order, Tensor};
 pub use ends::OnEnd;
 use fused::{Found, Fused};
 use stall::{Subject, Watch};
-
-/// The threshold of a bucket unless the program sets one.
-const THRESHOLD: u64 = 32 << 10;
-
-/// A tensor of a fused buffer.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Tensor {
-    /// Elements.
-    pub count: u64,
-    /// Their type.
-    pub ty: DataType,
-}
-
-/// The order in which tensors are put into buckets.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Order {
-    /// As they are declared.
-    #[default]
-    Declared,
-    /// The last one first: the order in which gradients are computed.
-    Reverse,
-}
-
-/// How a fused buffer works. All but `contributions` and `background` are the same on all ranks.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Options {
-    /// How contributions are combined: sum, average, minimum or maximum.
-    pub operation: Operation,
-    /// The order in which tensors are put into buckets.
-    pub order: Order,
-    /// A bucket gets further tensors while it has fewer bytes; 0: one tensor for each.
-    pub threshold: u64,
-    /// Most bytes of a bucket of several tensors.
-    pub limit: Option<u64>,
-    /// How often this rank submits each tensor in a step; they are combined before anything is
-    /// sent. From 1 to 32767.
-    pub contributions: u32,
-    /// The type in which tensors of f32 travel: f16 or bf16. Each rank adds in f32 and rounds; its
-    /// contributions are added up in f32 and rounded once, in memory of 4 bytes for each element.
-    pub wire: Option<DataType>,
-    /// The algorithm; `None` leaves the choice to the library.
-    pub algorithm: Option<Algorithm>,
-    /// What the bits may depend on; `None` is what GASPI_COLL_MODE says, else [`Mode::Fast`].
-    pub mode: Option<Mode>,
-    /// Whether a thread of the library carries all-reduces on while no thread of the program waits.
-    pub background: bool,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            operation: Operation::Sum,
-            order: Order::Declared,
-            threshold: THRESHOLD,
-            limit: None,
-            contributions: 1,
-            wire: None,
-            algorithm: None,
-            mode: None,
-            background: true,
-        }
-    }
-}
 
 /// Many tensors that are summed over the ranks of a group in few all-reduces.
 ///

@@ -1,6 +1,6 @@
 //! Lists of tensors, orders, threads and options that a seed draws, and every combination of what
-//! tensors and buffers can be told. Sums are compared with those that are worked out here: exactly where
-//! all numbers are small integers, else within a bound that counts roundings.
+//! tensors and buffers can be told. Sums are compared with those that are worked out here: exactly
+//! where all numbers are small integers, else within a bound that counts roundings.
 
 use super::*;
 use gaspi_collectives::algorithms::{Algorithm, Collective};
