@@ -1,7 +1,7 @@
-"""Runs the unit tests, or those of failures.py, and says what came of them in the line that xtask
-reads.
+"""Runs the unit tests, or those of failures.py or runs.py, and says what came of them in the line
+that xtask reads.
 
-    run_unit.py [--failures] [PART OF A NAME...]
+    run_unit.py [--failures|--runs] [PART OF A NAME...]
 
 chooses tests by parts of their names (`test_command.Options.test_pinning`).
 """
@@ -29,8 +29,8 @@ def main(words):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     here = os.path.dirname(os.path.abspath(__file__))
     folder, pattern = os.path.join(here, "unit"), "test*.py"
-    if words[:1] == ["--failures"]:
-        folder, pattern, words = here, "failures.py", words[1:]
+    if words[:1] in (["--failures"], ["--runs"]):
+        folder, pattern, words = here, words[0][2:] + ".py", words[1:]
     found = list(flattened(unittest.defaultTestLoader.discover(folder, pattern)))
     chosen = [test for test in found if not words or any(word in test.id() for word in words)]
     result = unittest.TextTestRunner(stream=sys.stdout, verbosity=1).run(unittest.TestSuite(chosen))

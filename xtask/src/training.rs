@@ -27,6 +27,9 @@ struct Environment {
     usual: &'static [(usize, &'static [&'static str])],
     /// Numbers of ranks in the full one, which runs all jobs.
     full_ranks: &'static [usize],
+    /// Tests that start jobs of their own: an option of `run_unit.py`, and parts of the names of
+    /// those in the usual tier. The full one runs all of these.
+    starting: &'static [(&'static str, &'static [&'static str])],
     variables: &'static [(&'static str, &'static str)],
 }
 
@@ -35,7 +38,8 @@ const fn full_only(
     versions: &'static [&'static str],
     packages: &'static [&'static str],
 ) -> Environment {
-    Environment { name, versions, packages, usual: &[], full_ranks: &[2], variables: &[] }
+    let (usual, starting) = (&[], &[]);
+    Environment { name, versions, packages, usual, full_ranks: &[2], starting, variables: &[] }
 }
 
 /// Data of the tests come from scikit-learn. The first is that of unit tests and examples.
@@ -52,9 +56,11 @@ const ENVIRONMENTS: [Environment; 11] = [
                     "job_control",
                     "job_data",
                     "job_documentation",
+                    "job_exactness",
                     "job_faults",
                     "job_interface",
                     "job_metrics",
+                    "job_settings",
                     "job_training",
                     "job_types",
                 ],
@@ -63,6 +69,7 @@ const ENVIRONMENTS: [Environment; 11] = [
                 3,
                 &[
                     "job_data",
+                    "job_exactness",
                     "job_training.sgd_with_momentum",
                     "job_training.adam",
                     "job_training.last_batch",
@@ -72,6 +79,7 @@ const ENVIRONMENTS: [Environment; 11] = [
             ),
         ],
         full_ranks: &[1, 2, 3, 4],
+        starting: &[("--failures", &["test_killed_rank"]), ("--runs", &["Seeds", "Bits"])],
         variables: &[],
     },
     Environment {
@@ -83,6 +91,10 @@ const ENVIRONMENTS: [Environment; 11] = [
             &["job_callbacks", "job_generators", "job_interface", "job_loops", "job_saving"],
         )],
         full_ranks: &[1, 2, 3, 4],
+        starting: &[
+            ("--failures", &["test_killed_rank", "test_job_goes_on_without_its_master"]),
+            ("--runs", &["Restarts"]),
+        ],
         variables: &[],
     },
     full_only(
@@ -103,6 +115,7 @@ const ENVIRONMENTS: [Environment; 11] = [
         packages: &["tensorflow-cpu==2.18.1", "tf_keras==2.18.0", "scikit-learn"],
         usual: &[],
         full_ranks: &[2],
+        starting: &[],
         variables: &[("TF_USE_LEGACY_KERAS", "1")],
     },
 ];
@@ -160,15 +173,18 @@ impl Training<'_> {
         note(&format!("{}: environment", environment.name), begin);
         self.declarations(environment, &directory)?;
         if first {
-            self.unit_tests(environment, &directory, None)?;
+            self.unit_tests(environment, &directory, None, &[])?;
         }
         let all = workspace::root().join("python/tests/jobs/all_jobs.py");
         for (ranks, names) in self.jobs(environment)? {
             // In one process: importing TensorFlow takes longer than many cases.
             self.job(environment, &directory, ranks, &all, &names)?;
         }
+        for (option, usual) in environment.starting {
+            let of_tier = if self.context.full { &[] } else { *usual };
+            self.unit_tests(environment, &directory, Some(option), of_tier)?;
+        }
         if first && self.context.full {
-            self.unit_tests(environment, &directory, Some("--failures"))?;
             self.bench(&directory)?;
         }
         for (ranks, example) in self.examples(environment, first)? {
@@ -282,22 +298,23 @@ impl Training<'_> {
         python::pip(directory, &["--force-reinstall", "--no-deps", &wheel])
     }
 
-    /// Unit tests, or those of jobs that fail.
+    /// Unit tests, or those that start jobs; of the tier these parts of names, or all.
     fn unit_tests(
         &mut self,
         environment: &Environment,
         directory: &Path,
         which: Option<&str>,
+        of_tier: &[&str],
     ) -> Result<()> {
         // The runner knows the names; a filter with ranks is for jobs.
         let filters = self.filters_of(environment).into_iter();
-        let names = filters.filter(|filter| filter.ranks.is_none()).map(|filter| &filter.name);
-        let mut names: Vec<&String> = names.collect();
+        let names = filters.filter(|filter| filter.ranks.is_none());
+        let mut names: Vec<&str> = names.map(|filter| filter.name.as_str()).collect();
         if names.is_empty() && !self.filters.is_empty() {
             return Ok(());
         }
-        if names.iter().any(|name| name.is_empty()) {
-            names.clear();
+        if names.is_empty() || names.iter().any(|name| name.is_empty()) {
+            names = of_tier.to_vec();
         }
         let (mut runner, tools) =
             (Command::new(directory.join("bin/python")), directory.join("bin"));
@@ -310,7 +327,8 @@ impl Training<'_> {
                 found = found + result_line(result);
             }
         })?;
-        self.take(which.unwrap_or("unit tests"), end, found);
+        let what = format!("{}, {}", environment.name, which.unwrap_or("unit tests"));
+        self.take(&what, end, found);
         Ok(())
     }
 
