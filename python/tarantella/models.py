@@ -45,6 +45,7 @@ def save_model(
         False,
         tnt_save_all_devices,
         saving.is_one_file(filepath) and bool(overwrite),
+        needs=saving.bytes_of(model, True),
     )
 
 

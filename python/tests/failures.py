@@ -178,6 +178,21 @@ class Failures(unittest.TestCase):
                 with zipfile.ZipFile(path) as file:
                     self.assertIsNone(file.testzip())
 
+    def test_full_disk_ends_the_job(self) -> None:
+        for way in ("full_disk", "full_disk_in_fit"):
+            with self.subTest(way=way), tempfile.TemporaryDirectory() as folder:
+                path = os.path.join(folder, "model.keras")
+                code, text = ended(start("{} {}".format(way, path)))
+                self.assertEqual(code, 1, text[-2000:])
+                self.assertIn("make room there, or save to another place", text)
+                ends = "OSError" if way == "full_disk" else "RankFailure of 0"
+                self.assertLess(between(text, "begin", ends), 20)
+                self.assertIn("@OSError rank 0", text)
+                # The file of the first time is still whole, and alone.
+                self.assertEqual(os.listdir(folder), ["model.keras"])
+                with zipfile.ZipFile(path) as file:
+                    self.assertIsNone(file.testzip())
+
     def test_gather_of_a_sparse_gradient_says_for_whom_it_waits(self) -> None:
         code, text = ended(
             start(

@@ -10,11 +10,13 @@ and each rank reads for itself.
 """
 
 import contextlib
+import errno
 import os
 import pickle
+import resource
 import shutil
 import tempfile
-from typing import Any, Callable, Dict, Iterator, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 import tensorflow as tf
@@ -22,6 +24,8 @@ import tensorflow as tf
 from .. import collectives, ranks
 
 _FILES = (".keras", ".h5", ".hdf5")
+# A full disk, an exhausted quota, and the limit of a process (ulimit -f).
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 # ==== Errors of the master ====
@@ -60,6 +64,82 @@ def on_master(action: Callable[[], Any]) -> Any:
 
 
 # ==== Writing ====
+
+
+def _no_room(error: Optional[BaseException]) -> Optional[int]:
+    """The number of the error by which a system has no room for a file; None if that is not why.
+
+    HDF5 and TensorFlow raise errors of their own, in whose text it stands.
+    """
+    while error is not None:
+        number = getattr(error, "errno", None)
+        if number in _NO_ROOM:
+            return number
+        for number in _NO_ROOM:
+            if os.strerror(number).lower() in str(error).lower():
+                return number
+        error = error.__cause__ or error.__context__
+    return None
+
+
+@contextlib.contextmanager
+def _with_room(path: Any, whole: bool) -> Iterator[None]:
+    """Says of a file for which there is no room what can be done. `whole`: it gets its name only
+    once it has been written.
+    """
+    try:
+        yield
+    except Exception as error:
+        number = _no_room(error)
+        if number is None:
+            raise
+        left = (
+            "what stood there before is as it was"
+            if whole
+            else "what stands there now is not complete, so do not load it"
+        )
+        limit = " (ulimit -f)" if number == errno.EFBIG else ""
+        raise OSError(
+            number,
+            "{}{} on {}: make room there, or save to another place; {}".format(
+                os.strerror(number), limit, ranks.describe(ranks.job_rank(ranks.get_rank())), left
+            ),
+            os.fspath(path),
+        ) from error
+
+
+def bytes_of(model: Any, optimizer: bool) -> int:
+    """Bytes that a file of the model has at least: its weights, and what its optimizer keeps."""
+    from . import weights
+
+    try:
+        variables = list(model.weights)
+    except ValueError:
+        # Keras 2, of a model that has none yet.
+        return 0
+    if optimizer:
+        variables += weights.optimizer_variables(getattr(model, "optimizer", None))
+    sizes = (int(np.prod(each.shape)) * tf.as_dtype(each.dtype).size for each in variables)
+    return sum(sizes)
+
+
+def _require_room(path: Any, needs: int) -> None:
+    """An error if a file system has no room for so many bytes, before anything is written: HDF5 may
+    end the whole process when a write fails.
+    """
+    if not _is_local(os.fspath(path)):
+        return
+    limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
+    if limit != resource.RLIM_INFINITY and needs > limit:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+    parent = os.path.dirname(os.path.abspath(os.fspath(path)))
+    while not os.path.isdir(parent):
+        parent = os.path.dirname(parent)
+    about = os.statvfs(parent)
+    free = (about.f_bavail if os.geteuid() else about.f_bfree) * about.f_frsize
+    # Some file systems do not tell how large they are.
+    if about.f_blocks and needs > free:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _is_local(path: str) -> bool:
@@ -106,12 +186,16 @@ def write(
     all_devices: bool,
     one_file: bool,
     folder: bool = False,
+    needs: int = 0,
 ) -> Any:
-    """Has the master, or every rank, write by `action(name)`."""
+    """Has the master, or every rank, write by `action(name)`, at least so many bytes."""
 
     def carefully() -> Any:
-        with _temporary(path, one_file, folder) as name:
-            return action(name)
+        whole = _is_local(os.fspath(path)) and (one_file or folder)
+        with _with_room(path, whole):
+            _require_room(path, needs)
+            with _temporary(path, one_file, folder) as name:
+                return action(name)
 
     if all_devices:
         return carefully()
@@ -184,17 +268,26 @@ def at_hand(path: Any) -> Iterator[Any]:
         )
         contents[short] = np.asarray(collectives.broadcast(own)) if length else own
     if found is not None:
+        # The others may have no room for it.
+        everywhere(lambda: None)
         yield path
         return
     folder = tempfile.mkdtemp(prefix="tarantella-")
     try:
-        for short, content in contents.items():
-            target = os.path.join(folder, short)
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            content.tofile(target)
+        everywhere(lambda: _put(folder, contents))
         yield os.path.join(folder, name)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put(folder: str, contents: Dict[str, Any]) -> None:
+    """Writes what the master has read; TMPDIR says where."""
+    with _with_room(folder, False):
+        for short, content in contents.items():
+            target = os.path.join(folder, short)
+            os.makedirs(os.path.dirname(target), exist_ok=True)
+            with open(target, "wb") as file:
+                file.write(content)
 
 
 def everywhere(action: Callable[[], Any]) -> Any:
@@ -326,7 +419,8 @@ def _write(
         with models.restored(model), hidden:
             return getattr(models.base_of(model), name)(model, path, *args, **kwargs)
 
-    return write(filepath, action, in_callback, all_devices, one_file, folder)
+    needs = bytes_of(model, name == "save")
+    return write(filepath, action, in_callback, all_devices, one_file, folder, needs)
 
 
 @contextlib.contextmanager

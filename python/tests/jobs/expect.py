@@ -6,11 +6,14 @@ import logging
 
 
 class raises:
-    """The block has to raise `kind` with a message that holds all texts."""
+    """The block has to raise `kind` with a message that holds all texts; `error` is what it
+    raised.
+    """
 
     def __init__(self, kind, *texts):
         self.kind = kind
         self.texts = texts
+        self.error = None
 
     def __enter__(self):
         return self
@@ -19,6 +22,7 @@ class raises:
         assert error is not None, "nothing was raised, expected {}".format(self.kind.__name__)
         if not isinstance(error, self.kind):
             return False
+        self.error = error
         for text in self.texts:
             assert text in str(error), "{!r} lacks {!r}".format(str(error), text)
         return True

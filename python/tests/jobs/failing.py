@@ -4,6 +4,7 @@ what happens.
 
 import atexit
 import os
+import resource
 import signal
 import sys
 import threading
@@ -156,6 +157,23 @@ def saving(path: str, in_fit: bool) -> None:
     model.save(path)
 
 
+def full_disk(path: str, in_fit: bool) -> None:
+    """Saves, and again when the first rank has no room for a file: directly, or by a callback."""
+    model = tnt.Model(build())
+    model.compile("sgd", "mse")
+    x, y = np.ones((8, 8)), np.ones((8, 1))
+    model.fit(x, y, verbose=0)
+    model.save(path)
+    if RANK == 0:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    say("begin")
+    if in_fit:
+        checkpoint = keras.callbacks.ModelCheckpoint(path)
+        model.fit(x, y, epochs=100000, verbose=0, callbacks=[checkpoint])
+    model.save(path)
+
+
 def train() -> None:
     """Trains until it fails."""
     if WAY in ("own_loop", "traced_loop"):
@@ -166,6 +184,9 @@ def train() -> None:
         return
     if WAY in ("saving", "saving_in_fit"):
         saving(sys.argv[2], WAY == "saving_in_fit")
+        return
+    if WAY in ("full_disk", "full_disk_in_fit"):
+        full_disk(sys.argv[2], WAY == "full_disk_in_fit")
         return
     if WAY == "stops_alone":
         plant_stop_alone()
@@ -185,6 +206,9 @@ def main() -> None:
         raise
     except tnt.WaitTimeout:
         say("WaitTimeout")
+        raise
+    except OSError:
+        say("OSError")
         raise
     except KeyboardInterrupt:
         say("KeyboardInterrupt")

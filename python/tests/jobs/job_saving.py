@@ -2,9 +2,13 @@
 common.
 """
 
+import contextlib
+import errno
 import os
+import resource
 import shutil
 import tempfile
+import unittest.mock
 
 from cases import KERAS3, RANK, SIZE, case, digits, keras, run, same_bits
 from expect import raises
@@ -13,6 +17,7 @@ import numpy as np
 import tarantella as tnt
 import tensorflow as tf
 from tarantella import collectives
+from tarantella.keras import saving
 
 MASTER = RANK == 0
 FORMS = ["model.keras", "model.h5"] + ([] if KERAS3 else ["folder"])
@@ -193,6 +198,90 @@ def failed_save_leaves_the_former_file():
         type(broken).get_config = kept
     assert os.listdir(".") == (["model.keras"] if MASTER else [])
     assert not MASTER or os.path.getsize("model.keras") == size
+
+
+@contextlib.contextmanager
+def room_for(number):
+    """Files of this process may have so many bytes: to it the disk is full. Python ignores the
+    signal that comes with that.
+    """
+    former = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (number, former[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, former)
+
+
+def on_a_full_disk(write, form, *said):
+    """The error of a file for which the master has no room, on all ranks."""
+    with room_for(2000) if MASTER else contextlib.nullcontext():
+        with raises(OSError, "make room there", "rank 0 on", form, *said) as caught:
+            write(form)
+    assert caught.error.errno == errno.EFBIG, caught.error
+
+
+@case
+@in_own_folder
+def full_disk_is_told_and_leaves_the_former_file():
+    model = trained()
+    for form in FORMS + ["w.weights.h5"]:
+        write = model.save_weights if "weights" in form else model.save
+        write(form)
+        former = files_of(form)
+        model.fit(*data(), batch_size=32, verbose=0)
+        on_a_full_disk(write, form, "is as it was")
+        assert os.listdir(".") == ([form] if MASTER else []), os.listdir(".")
+        assert files_of(form) == former
+        # The ranks have not parted.
+        write(form)
+        assert not MASTER or files_of(form) != former
+        if MASTER:
+            os.remove(form) if os.path.isfile(form) else shutil.rmtree(form)
+
+
+@case
+@in_own_folder
+def disk_that_becomes_full_is_told():
+    # What HDF5 does then is not up to us.
+    model = trained()
+    with unittest.mock.patch.object(saving, "bytes_of", lambda *arguments: 0):
+        for form in ["model.keras"] + ([] if KERAS3 else ["folder"]):
+            model.save(form)
+            former = files_of(form)
+            on_a_full_disk(model.save, form, "is as it was")
+            assert files_of(form) == former
+        if not KERAS3:
+            # Several files, which are written where they belong.
+            on_a_full_disk(model.save_weights, "checkpoint_of_tf", "not complete")
+        assert not [name for name in os.listdir(".") if name.startswith(".")], os.listdir(".")
+
+
+@case
+@in_own_folder
+def full_disk_where_files_are_read_is_told():
+    model = trained()
+    model.save("model.keras")
+    if SIZE == 1:
+        return
+    last = RANK == SIZE - 1
+    with room_for(2000) if last else contextlib.nullcontext():
+        with raises(OSError, "make room there", "rank {} on".format(SIZE - 1)):
+            tnt.models.load_model("model.keras")
+    assert equal(tnt.models.load_model("model.keras"), model)
+
+
+def files_of(path):
+    """The bytes of what stands there, by name."""
+    if not os.path.isdir(path):
+        paths = [path] if os.path.exists(path) else []
+    else:
+        paths = [os.path.join(folder, name) for folder, _, names in os.walk(path) for name in names]
+    found = {}
+    for each in paths:
+        with open(each, "rb") as file:
+            found[each] = file.read()
+    return found
 
 
 @case
