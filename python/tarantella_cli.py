@@ -224,6 +224,7 @@ class Plan:
         self.directory = os.path.abspath(options.get("directory", os.getcwd()))
         self.interpreter = self.words_of_interpreter()
         self.command = self.words_of_ranks(words)
+        self.output = self.output_directory()
         hostfile = options.get("hostfile")
         self.hosts = read_hosts(hostfile) if hostfile is not None else None
         self.gpus = []
@@ -279,6 +280,22 @@ class Plan:
                 )
             words = [self.script] + words[1:]
         return self.interpreter + words
+
+    def output_directory(self):
+        """Where gaspi_run writes a file for each rank, which makes it if it has to; None: nowhere."""
+        named = self.options.get("output_dir")
+        if named is None:
+            return None
+        place = directory = os.path.abspath(named)
+        while not os.path.lexists(place):
+            place = os.path.dirname(place)
+        if not os.path.isdir(place) or not os.access(place, os.W_OK | os.X_OK):
+            raise BadUse(
+                "--output-dir {}: {} is no directory that can be written to; name another".format(
+                    named, place
+                )
+            )
+        return directory
 
     def ranks_of_hosts(self):
         """Pairs of host and number of ranks."""
@@ -444,8 +461,8 @@ class Plan:
         words += ["--last-lines", str(LAST_LINES)]
         if options.get("tag"):
             words.append("--label=rank")
-        if "output_dir" in options:
-            words += ["--output-dir", os.path.abspath(options["output_dir"]), "--tee"]
+        if self.output is not None:
+            words += ["--output-dir", self.output, "--tee"]
         set_by_user = [word.split("=", 1)[0] for word in options.get("variables", [])]
         if self.devices and "CUDA_VISIBLE_DEVICES" not in set_by_user:
             words += ["--local-env", "CUDA_VISIBLE_DEVICES=" + ",".join(self.devices)]

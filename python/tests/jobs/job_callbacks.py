@@ -441,6 +441,95 @@ def every_kind_of_callback_runs():
         assert len(inner.callbacks[0].epochs) == 2
 
 
+def log_ends(log):
+    """Notes the loss of each epoch."""
+    return lambda epoch, logs: log.append(logs["loss"])
+
+
+# How each class of keras.callbacks is made; a folder of the run's own is the working directory.
+MADE = {
+    "BackupAndRestore": lambda: callbacks.BackupAndRestore("backup"),
+    "CSVLogger": lambda: callbacks.CSVLogger("log.csv"),
+    "Callback": lambda: callbacks.Callback(),
+    "EarlyStopping": lambda: callbacks.EarlyStopping(monitor="val_loss", min_delta=10, patience=1),
+    "History": lambda: callbacks.History(),
+    "LambdaCallback": lambda: callbacks.LambdaCallback(on_epoch_end=log_ends([])),
+    "LearningRateScheduler": lambda: callbacks.LearningRateScheduler(lambda _, rate: rate * 0.9),
+    "ModelCheckpoint": lambda: callbacks.ModelCheckpoint("{epoch}.keras"),
+    "ProgbarLogger": lambda: callbacks.ProgbarLogger(),
+    "ReduceLROnPlateau": lambda: callbacks.ReduceLROnPlateau(
+        monitor="loss", min_delta=10, patience=1, factor=0.5
+    ),
+    "RemoteMonitor": lambda: callbacks.RemoteMonitor(root="http://127.0.0.1:9"),
+    "SwapEMAWeights": lambda: callbacks.SwapEMAWeights(swap_on_epoch=True),
+    "TensorBoard": lambda: board("board"),
+    "TerminateOnNaN": lambda: callbacks.TerminateOnNaN(),
+}
+# One rank cannot write their format for all, so several ranks refuse them at the start of fit.
+REFUSED = ("OrbaxCheckpoint", "SidecarEvaluatorModelExport")
+# It reads parameters that Keras 2 has ceased to set, so that plain Keras fails with it too.
+BROKEN = ("BaseLogger",)
+# It holds callbacks, as `every_kind_of_callback_runs` has it, and is none.
+LISTS = ("CallbackList",)
+
+
+def classes_of_callbacks():
+    """All of this version of Keras, by name."""
+    modules = [callbacks, getattr(callbacks, "experimental", None)]
+    names = {name for module in modules for name in dir(module)}
+    return sorted(
+        name
+        for name in names
+        if not name.startswith("_") and isinstance(getattr(callbacks, name, None), type)
+    )
+
+
+@case
+def every_class_of_keras_trains_as_plain_keras_does():
+    names = classes_of_callbacks()
+    assert {"EarlyStopping", "ModelCheckpoint", "TensorBoard"} <= set(names), names
+    unknown = set(names) - set(MADE) - set(REFUSED + BROKEN + LISTS)
+    assert not unknown, "{} needs a line in MADE".format(sorted(unknown))
+    for name in set(names).intersection(BROKEN):
+        with raises(KeyError, "metrics"):
+            fit(made(), 1, [getattr(callbacks, name)()])
+
+    def trained(name, wrap):
+        model = made()
+        if name == "SwapEMAWeights":
+            model.compile(keras.optimizers.SGD(0.1, use_ema=True), model.loss, ["accuracy"])
+        model = wrap(model)
+        with own_folder(), contextlib.redirect_stdout(io.StringIO()):
+            history = fit(model, 3, [MADE[name]()])
+            return history, model.get_weights(), sorted(os.listdir("."))
+
+    for name in names:
+        if name not in MADE:
+            continue
+        plain = reference(lambda name=name: trained(name, lambda model: model))
+        history, weights, files = trained(name, tnt.Model)
+        assert sorted(history) == sorted(plain[0]), (name, history, plain[0])
+        for key, values in plain[0].items():
+            assert np.allclose(history[key], values, atol=1e-9), (name, key, history[key], values)
+        for one, other in zip(weights, plain[1]):
+            assert np.allclose(one, other, atol=1e-9), name
+        same_bits(weights)
+        assert files == (plain[2] if MASTER else []), (name, files, plain[2])
+
+
+@case
+def callbacks_whose_format_one_rank_cannot_write_are_refused():
+    for name in REFUSED:
+        kind = getattr(callbacks, name, None)
+        if kind is None or SIZE == 1:
+            continue
+        # Their own requirements, of other packages, do not matter here.
+        refused = kind.__new__(kind)
+        with raises(ValueError, name, "ModelCheckpoint", "run_on_all_ranks=False"):
+            fit(tnt.Model(made()), 1, [refused])
+    fit(tnt.Model(made()), 1)
+
+
 @case
 def evaluate_and_predict_call_callbacks():
     class Counts(callbacks.Callback):

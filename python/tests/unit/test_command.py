@@ -11,6 +11,14 @@ import unittest
 
 from command import COMMAND, GUARD, ROOT, Case, environment
 
+os.environ.setdefault("TNT_FRONTEND", "none")
+sys.path.insert(0, os.path.dirname(COMMAND))
+
+import tarantella_cli  # noqa: E402
+from tarantella import settings  # noqa: E402
+
+sys.path.pop(0)
+
 
 class Options(Case):
     def test_number_of_ranks_in_every_spelling(self):
@@ -213,10 +221,6 @@ class Options(Case):
         help_text, _ = self.run_it("--help")
         self.assertEqual(self.run_it("-h")[0], help_text)
         self.assertTrue(all(len(line) <= 110 for line in help_text.splitlines()))
-        sys.path.insert(0, os.path.dirname(COMMAND))
-        import tarantella_cli
-
-        sys.path.pop(0)
         for _, _, names in tarantella_cli.OPTIONS:
             self.assertRegex(help_text, r"(?m)(^|[\s(]){}\b".format(re.escape(names[0])))
         self.assertEqual(
@@ -287,6 +291,55 @@ class Mistakes(Case):
                 out, err = self.run_it(*words, status=2)
                 self.assertIn("[TNT_CLI] ERROR: ", err)
                 self.assertIn(text, err)
+                self.assertEqual(out, "")
+
+    def test_every_option_refuses_a_wrong_value(self):
+        self.write("empty", "")
+        wrong = {
+            "ranks": "many",
+            "hostfile": "empty",
+            "per_node": "0",
+            "log_level": "LOUD",
+            "output_dir": "show.py/log",
+            "directory": "show.py",
+            "threshold": "-1",
+            "interpreter": "python-that-is-not",
+            "on_failure": "hope",
+            "min_ranks": "none",
+        }
+        with_value = {key for key, kind, _ in tarantella_cli.OPTIONS if kind == tarantella_cli.VALUE}
+        # A new option needs a line here.
+        self.assertEqual(set(wrong), with_value)
+        for key, kind, names in tarantella_cli.OPTIONS:
+            for name in names:
+                words = {
+                    tarantella_cli.FLAG: [name + "=1"],
+                    tarantella_cli.VALUE: [name, wrong.get(key)],
+                    tarantella_cli.WORDS: [name, "1=2"],
+                }[kind]
+                if key == "min_ranks":
+                    words.append("--on-failure=continue")
+                with self.subTest(words=words):
+                    out, err = self.run_it(*words, "show.py", "x", status=2)
+                    self.assertIn("[TNT_CLI] ERROR: ", err)
+                    flag = name + " takes no value"
+                    text = flag if kind == tarantella_cli.FLAG else names[0]
+                    self.assertIn("host file" if key == "hostfile" else text, err)
+                    self.assertEqual(out, "")
+
+    def test_every_variable_refuses_a_wrong_value(self):
+        script = self.write("imports.py", "import tarantella\n")
+        for variable in settings.VARIABLES:
+            name, more = variable.name, {"PYTHONPATH": os.path.dirname(COMMAND)}
+            # No variable takes it.
+            more.update({"TNT_FRONTEND": "none", name: "-wrong-"})
+            with self.subTest(name=name):
+                process = self.start("-n", "2", "--no-gpu", script, **more)
+                out, err = process.communicate(timeout=GUARD)
+                # What the command does not look at ends the import.
+                self.assertIn(process.returncode, (1, 2), err)
+                told = name in err or name[len("TNT_") :].lower().replace("_", "-") in err
+                self.assertTrue(told and "-wrong-" in err.lower(), err)
                 self.assertEqual(out, "")
 
     def test_wrong_variables(self):
