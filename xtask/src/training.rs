@@ -119,7 +119,8 @@ const ENVIRONMENTS: [Environment; 11] = [
         variables: &[("TF_USE_LEGACY_KERAS", "1")],
     },
 ];
-/// Pythons in which the wheel has to work without TensorFlow, where there are such.
+/// Pythons in which the wheel has to work without TensorFlow: the first in the usual tier, all in
+/// the full one.
 const PYTHONS: [&str; 5] = ["3.11", "3.9", "3.10", "3.12", "3.13"];
 /// The example that the usual tier runs.
 const USUAL_EXAMPLE: &str = "lenet5_digits";
@@ -423,9 +424,14 @@ impl Training<'_> {
         let versions = if self.context.full { &PYTHONS[..] } else { &PYTHONS[..1] };
         for version in versions {
             let begin = Instant::now();
-            let Some(interpreter) = python::of_version(version) else {
-                println!("training: NOT RUN: there is no Python {version} to install the wheel in");
-                continue;
+            let what = format!("installed in Python {version}");
+            let interpreter = match python::find(&[version]) {
+                Ok(interpreter) => interpreter,
+                // No reason to leave the others out.
+                Err(reason) => {
+                    self.take(&what, End::Failure(reason), Count::default());
+                    continue;
+                }
             };
             let directory = workspace::target().join("training").join(format!("bare-{version}"));
             workspace::remove(&directory)?;
@@ -436,7 +442,6 @@ impl Training<'_> {
             // Nothing of this checkout, and no compiler.
             check.env_clear().env("PATH", "/nonexistent").current_dir("/");
             let end = guarded(&mut check, self.context.limit, |_| {})?;
-            let what = format!("installed in Python {version}");
             note(&what, begin);
             self.take(&what, end, Count::ONE);
         }
