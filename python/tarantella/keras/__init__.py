@@ -6,7 +6,7 @@ Which Keras it is, is decided for each model by its class, see `flavour`.
 import os
 import random
 import sys
-from typing import Any
+from typing import Any, List
 
 from .. import collectives, log, ranks, settings
 
@@ -18,7 +18,7 @@ def start() -> None:
     import tensorflow as tf
 
     _check_version(tf.__version__)
-    _grow_memory(tf)
+    _choose_devices(tf)
     seed = settings.get().seed
     if seed == "random":
         seed = collectives.broadcast_object(random.SystemRandom().randrange(1 << 32))
@@ -27,19 +27,48 @@ def start() -> None:
         tf.random.set_seed(seed)
 
 
-def _grow_memory(tf: Any) -> None:
-    """Has TensorFlow take memory of a GPU as it needs it: others may use the same one."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "").strip() == "-1":
+def _choose_devices(tf: Any) -> None:
+    """Gives each rank of a host a GPU of its own, and has TensorFlow take memory of it as it needs
+    it: others may use the same one.
+
+    The command `tarantella` has shared them out by CUDA_VISIBLE_DEVICES; where a launcher or the
+    user has set that, it stays so. Else TensorFlow is told, which has looked at the GPUs by then,
+    and the variable is set for processes that this rank starts.
+    """
+    listed = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if listed is not None and listed.strip() == "-1":
         return
-    for device in tf.config.list_physical_devices("GPU"):
-        try:
-            tf.config.experimental.set_memory_growth(device, True)
-        except RuntimeError:
+    devices = tf.config.list_physical_devices("GPU")
+    numbers = list(range(len(devices)))
+    try:
+        if devices and listed is None and ranks.get_local_size() > 1:
+            numbers = _share(numbers)
+            tf.config.set_visible_devices([devices[number] for number in numbers], "GPU")
+            text = ",".join(str(number) for number in numbers) or "-1"
+            os.environ["CUDA_VISIBLE_DEVICES"] = text
+        for number in numbers:
+            tf.config.experimental.set_memory_growth(devices[number], True)
+    except RuntimeError:
+        log.logger().warning(
+            "TensorFlow was in use before the import of tarantella, so it takes all memory of"
+            " its GPU, and ranks of one host the same one; import tarantella first"
+        )
+
+
+def _share(numbers: List[int]) -> List[int]:
+    """This rank's GPU of those of its host; none where there are more ranks than GPUs."""
+    most = settings.get().gpus_per_node
+    numbers = numbers if most is None else numbers[:most]
+    if ranks.get_local_size() > len(numbers):
+        if numbers:
             log.logger().warning(
-                "TensorFlow was in use before the import of tarantella, so it takes all memory of"
-                " its GPU; import tarantella first"
+                "%d ranks on this host are more than the %d GPUs that they may use: its ranks use"
+                " CPUs; start fewer, or set CUDA_VISIBLE_DEVICES for each",
+                ranks.get_local_size(),
+                len(numbers),
             )
-            return
+        return []
+    return [numbers[ranks.get_local_rank()]]
 
 
 def _check_version(text: str) -> None:
