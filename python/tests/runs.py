@@ -44,6 +44,7 @@ def run(size: int, program: Callable[..., Any], *arguments: Any, **environment: 
     """What a program gives on each rank of a job with these variables."""
     environment["GASPI_JOB_ID"] = "runs-{}-{}".format(os.getpid(), next(_numbers))
     environment["GASPI_NRANKS"] = str(size)
+    environment.setdefault("TNT_TIMEOUT", "60")
     children = []
     for rank in range(size):
         reading, writing = os.pipe()
@@ -84,9 +85,10 @@ def _be_rank(
             os.environ.update(variables)
             import tarantella as tnt
 
-            file.write(pickle.dumps(program(*arguments)))
+            result = pickle.dumps(program(*arguments))
             tnt.barrier()
             tnt.ranks.leave()
+            file.write(result)
             status = 0
         except BaseException:
             file.write(traceback.format_exc().encode())
