@@ -44,7 +44,7 @@ def run(size: int, program: Callable[..., Any], *arguments: Any, **environment: 
     """What a program gives on each rank of a job with these variables."""
     environment["GASPI_JOB_ID"] = "runs-{}-{}".format(os.getpid(), next(_numbers))
     environment["GASPI_NRANKS"] = str(size)
-    environment.setdefault("TNT_TIMEOUT", "60")
+    environment.setdefault("TNT_TIMEOUT", "120")
     children = []
     for rank in range(size):
         reading, writing = os.pipe()
