@@ -282,7 +282,7 @@ class Plan:
         return self.interpreter + words
 
     def output_directory(self):
-        """Where gaspi_run writes a file for each rank, which makes it if it has to; None: nowhere."""
+        """Where gaspi_run writes a file for each rank; it may make the folder. None: nowhere."""
         named = self.options.get("output_dir")
         if named is None:
             return None

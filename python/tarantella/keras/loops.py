@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from .. import collectives, data, log, ranks, settings
 from . import callbacks as callback_lists
-from . import arrays, calls, gathering, kinds, metrics, sources, weights
+from . import arrays, calls, gathering, kinds, metrics, optimizers, sources
 from .calls import Call
 from .sources import Source
 
@@ -245,10 +245,9 @@ class Hooks:
         from . import model as models
 
         callback_lists.restored_counters(self.call.keras3, model)
-        # Restoring a backup of tf_keras builds the optimizer, but on the master only.
-        own = len(weights.optimizer_variables(model.optimizer))
-        if collectives.broadcast_object(own) > own:
-            model.optimizer.build(model.trainable_variables)
+        # Keras 2 restores what the optimizer keeps when that is made, which is after this, and
+        # tf_keras makes it while it restores, both on the master only.
+        optimizers.build(model.optimizer, model.trainable_variables)
         models.prepare(model, broadcast=True)
 
     def _describe(self) -> None:

@@ -307,7 +307,8 @@ class Mistakes(Case):
             "on_failure": "hope",
             "min_ranks": "none",
         }
-        with_value = {key for key, kind, _ in tarantella_cli.OPTIONS if kind == tarantella_cli.VALUE}
+        kinds = {key: kind for key, kind, _ in tarantella_cli.OPTIONS}
+        with_value = {key for key, kind in kinds.items() if kind == tarantella_cli.VALUE}
         # A new option needs a line here.
         self.assertEqual(set(wrong), with_value)
         for key, kind, names in tarantella_cli.OPTIONS:
