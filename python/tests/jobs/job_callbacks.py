@@ -497,7 +497,7 @@ def every_class_of_keras_trains_as_plain_keras_does():
     def trained(name, wrap):
         model = made()
         if name == "SwapEMAWeights":
-            model.compile(keras.optimizers.SGD(0.1, use_ema=True), model.loss, ["accuracy"])
+            model.compile(keras.optimizers.SGD(0.1, use_ema=True), model.loss, metrics=["accuracy"])
         model = wrap(model)
         with own_folder(), contextlib.redirect_stdout(io.StringIO()):
             history = fit(model, 3, [MADE[name]()])
