@@ -4,7 +4,7 @@ use super::budgets::{goes_by_device, until_by_device};
 use super::device_returns::failed;
 use super::verbs::LIMIT_OF_CHANGE;
 use super::*;
-use crate::ranks::run_without_messages;
+use crate::ranks::{run_owned_with_devices, run_without_messages};
 use gaspi_mock_card::Fabric;
 use std::sync::Barrier;
 
@@ -163,6 +163,97 @@ fn a_peer_that_is_stopped_while_a_pair_is_made_costs_time_only() {
     });
 }
 
+/// How the peer ends at a stage.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum End {
+    Dies,
+    Leaves,
+}
+
+/// It ends where it stands. Its own threads go on, since it ends with them, but for what is held.
+fn end(rt: Runtime, fabric: &Fabric, end: End) {
+    std::thread::scope(|scope| {
+        scope.spawn(|| fabric.keep(CARD, 0));
+        match end {
+            End::Dies => die(rt),
+            End::Leaves => rt.term(LIMIT).expect("it leaves in order"),
+        }
+    });
+    go_on(fabric);
+}
+
+/// Rank 0 hears of the end, and reaches another peer by the same queue.
+fn outlast(rt: &Runtime, nth: u64) {
+    let (stage, queue) = (STAGES[nth as usize], QueueId(nth as u8));
+    within(LIMIT_OF_CHANGE, "the end of the peer", || {
+        let write = || rt.write(&part(STOPPED, nth), queue, LIMIT);
+        while write().and_then(|()| rt.wait(queue, LIMIT)).is_ok() {}
+    });
+    rt.queue_purge(queue, LIMIT).expect("purge");
+    let (t, id) = (part(OTHER, nth), NotificationId(AGAIN));
+    rt.write_notify(&t, id, 1, queue, LIMIT).expect("posted");
+    let waited = within(LIMIT_OF_CHANGE, "a wait", || rt.wait(queue, LIMIT));
+    assert_eq!(waited, Ok(()), "{stage:?}");
+}
+
+/// A notification behind the end of the peer.
+const AGAIN: u32 = 100;
+
+fn a_peer_ends_at_each_stage(how: End) {
+    // The last stage is one that was there before.
+    for (nth, stage) in (0..).zip(STAGES).take(STAGES.len() - 1) {
+        let [begun, stopped, told] = std::array::from_fn(|_| Barrier::new(2));
+        let [ready, over] = [SIZE as usize, SIZE as usize - 1].map(Barrier::new);
+        let options = ("", &Config::default());
+        let by_tcp = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Tcp;
+        run_owned_with_devices(
+            SIZE,
+            options,
+            |_| (),
+            by_tcp,
+            |rt, fabric| {
+                make(&rt, S0, 32 * BLOCK);
+                meet(&rt);
+                let pairs = fabric.live(CARD).pairs;
+                ready.wait();
+                if rt.rank() == STOPPED {
+                    stop(fabric, stage, pairs, &begun);
+                    stopped.wait();
+                    return end(rt, fabric, how);
+                }
+                let arrives = |id| {
+                    let came = rt.notify_waitsome(S0, id, 1, LIMIT);
+                    assert_eq!(came, Ok(Some(NotificationId(id))), "{stage:?}");
+                };
+                if rt.rank() == Rank(0) {
+                    begun.wait();
+                    write_beside_a_stopped_peer(&rt, fabric, nth, pairs);
+                    told.wait();
+                    stopped.wait();
+                    outlast(&rt, nth);
+                } else if rt.rank() == OTHER {
+                    // While this device is held, too, that comes behind the end of the peer.
+                    if stage != Stage::Proven {
+                        arrives(nth as u32);
+                    }
+                    told.wait();
+                    arrives(AGAIN);
+                }
+                over.wait();
+                let _ = rt.term(LIMIT);
+            },
+        );
+    }
+}
+
+fn a_peer_that_dies_at_any_stage_of_a_pair_is_an_error_and_no_hang() {
+    a_peer_ends_at_each_stage(End::Dies);
+}
+
+fn a_peer_that_leaves_at_any_stage_of_a_pair_is_an_error_and_no_hang() {
+    a_peer_ends_at_each_stage(End::Leaves);
+}
+
 /// The port of rank 0 goes down and comes back, all its GIDs at other places. The old pair is lost,
 /// since its GID is.
 fn a_gid_that_moves_while_its_port_is_down_is_found_again() {
@@ -209,5 +300,7 @@ fn a_gid_that_moves_while_its_port_is_down_is_found_again() {
 tests! {
     BY_DEVICE:
         a_gid_that_moves_while_its_port_is_down_is_found_again,
+        a_peer_that_dies_at_any_stage_of_a_pair_is_an_error_and_no_hang,
+        a_peer_that_leaves_at_any_stage_of_a_pair_is_an_error_and_no_hang,
         a_peer_that_is_stopped_while_a_pair_is_made_costs_time_only;
 }
