@@ -133,6 +133,15 @@ impl Job {
         Ok(self)
     }
 
+    /// Another course of its devices, if it has such.
+    pub fn device_seed(mut self, seed: u64) -> Job {
+        if self.devices.is_some() {
+            self.name = format!("{}, then {seed}", self.name);
+            self.command.env("GASPI_MOCK_SEED", seed.to_string());
+        }
+        self
+    }
+
     /// Adds an argument.
     pub fn arg(mut self, argument: impl AsRef<OsStr>) -> Job {
         self.command.arg(argument);

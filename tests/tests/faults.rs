@@ -220,7 +220,8 @@ fn trial(name: String, run: impl FnOnce() -> Result<()> + Send + 'static) -> Tri
 fn job(links: Links, seed: &mut Seed) -> Result<(Job, usize, usize)> {
     let drawn = [2, 3, 4, 8][seed.below(4) as usize];
     let (job, ranks) = links.job(&victim(), drawn, 60)?;
-    Ok((job, ranks, seed.below(ranks as u64) as usize))
+    let of = seed.below(ranks as u64) as usize;
+    Ok((job.device_seed(seed.below(1 << 32)), ranks, of))
 }
 
 fn kill(links: Links, operation: &str, seed: u64) -> Result<()> {
@@ -333,7 +334,8 @@ fn stop(links: Links, operation: &str, seed: u64) -> Result<()> {
 fn members(links: Links, dice: &mut Seed) -> Result<(Job, usize, usize)> {
     let drawn = [3, 4, 5, 7][dice.below(4) as usize];
     let (job, ranks) = links.job(Path::new(env!("CARGO_BIN_EXE_member")), drawn, 100)?;
-    Ok((job, ranks, dice.below(ranks as u64) as usize))
+    let of = dice.below(ranks as u64) as usize;
+    Ok((job.device_seed(dice.below(1 << 32)), ranks, of))
 }
 
 /// One rank dies in the middle of collective operations; `beside` has another one stopped for a
@@ -448,19 +450,20 @@ fn errors_name_the_first(links: Links, of: usize) -> Result<()> {
     Ok(())
 }
 
-/// A job of the program `paired` whose ranks are ready, and the file that holds it back.
-fn paired() -> Result<(Running, TempPath)> {
+/// A job of the program `paired`, over devices with a seed, whose ranks are ready, and the file that
+/// holds it back.
+fn paired(seed: u64) -> Result<(Running, TempPath)> {
     let go_on = NamedTempFile::new()?.into_temp_path();
     let program = PathBuf::from(env!("CARGO_BIN_EXE_paired"));
     let job = Job::launched(3, &program)?.limit(Duration::from_secs(60)).over_devices()?;
-    let job = job.arg(&go_on).start()?;
+    let job = job.device_seed(seed).arg(&go_on).start()?;
     job.lines("ready ", 3)?;
     Ok((job, go_on))
 }
 
 /// Rank 1 is stopped before rank 0 begins a pair, which costs time only, or is `killed` then.
 fn stop_in_pairing(killed: bool) -> Result<()> {
-    let (job, go_on) = paired()?;
+    let (job, go_on) = paired(base_seed())?;
     let process = job.rank(1)?;
     let stopped = Stopped::wholly(&process)?;
     go_on.close()?;
@@ -508,7 +511,7 @@ fn leave_beside_a_stopped_one(kind: &str, what: &str) -> Result<()> {
 /// Rank 1 is stopped a moment after rank 0 has begun a pair.
 fn stop_within_pairing(seed: u64) -> Result<()> {
     let mut dice = Seed::new(seed);
-    let (job, go_on) = paired()?;
+    let (job, go_on) = paired(seed)?;
     let process = job.rank(1)?;
     go_on.close()?;
     random_moment(&mut dice, Duration::from_millis(3));
