@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{
-    DeviceNodes, Job, NODES, Outcome, Result, Running, Seed, Shape, base_seed, build_directory,
-    device_nodes, is_full, run_trials,
+    DeviceNodes, Job, NODES, Outcome, Process, Result, Running, Seed, Shape, base_seed,
+    build_directory, device_nodes, is_full, run_trials,
 };
 use libtest_mimic::{Arguments, Trial};
 use tempfile::{NamedTempFile, TempPath};
@@ -149,6 +149,7 @@ fn of_one_kind(first: u64) -> Vec<Trial> {
 /// A peer is stopped, and may be killed then, before it has heard of a pair, and at random moments.
 fn while_a_pair_is_made(first: u64) -> Vec<Trial> {
     let mut trials = vec![
+        trial("pair/shown".to_owned(), pairs_are_shown),
         trial("pair/stop/unheard".to_owned(), || stop_in_pairing(false)),
         trial("pair/kill/unheard".to_owned(), || stop_in_pairing(true)),
     ];
@@ -485,6 +486,33 @@ fn stop_in_pairing(killed: bool) -> Result<()> {
     {
         true => Ok(()),
         false => Err(outcome.failure("the wait was to name rank 1, and rank 2 to go on")),
+    }
+}
+
+/// The table of gaspi_run has the pairs of each rank, those that are being made among them.
+fn pairs_are_shown() -> Result<()> {
+    let (job, go_on) = paired(base_seed())?;
+    let process = job.rank(1)?;
+    let stopped = Stopped::wholly(&process)?;
+    go_on.close()?;
+    // Rank 2 has been reached, and rank 1 makes no end.
+    job.lines("waits 0", 3)?;
+    job.lines("received 2", 1)?;
+    Process::open(job.pid())?.signal(libc::SIGUSR1)?;
+    job.complains("gaspi_run: rank 0: ")?;
+    drop(stopped);
+    let outcome = job.wait()?.success()?;
+    let line = outcome.stderr.lines().find_map(|line| line.strip_prefix("gaspi_run: rank 0: "));
+    let words: Vec<&str> = line.unwrap_or_default().split([' ', ',', ';']).collect();
+    let number_before = |what: &[&str]| {
+        let at = words.windows(what.len() + 1).find(|some| some[1..] == *what)?;
+        at[0].parse::<u32>().ok()
+    };
+    let up = number_before(&["RDMA", "connection", "up"]);
+    let up = up.or(number_before(&["RDMA", "connections", "up"]));
+    match (up, number_before(&["being", "made"])) {
+        (Some(1..), Some(1..)) => Ok(()),
+        _ => Err(outcome.failure(&format!("the pairs of rank 0 are not shown: {line:?}"))),
     }
 }
 
