@@ -8,6 +8,8 @@ use super::*;
 use crate::ranks::{
     others, run_owned_with_devices, run_with_devices, run_with_prepared, run_without_messages,
 };
+use gaspi_mock_card::Fabric;
+use std::net::Ipv4Addr;
 use std::sync::Barrier;
 
 /// Time passes only as tests say.
@@ -266,6 +268,57 @@ fn a_rank_on_another_network_costs_the_requests_to_it() {
     );
 }
 
+/// The address of the only GID of rank 0's port.
+const ADDRESS: Ipv4Addr = Ipv4Addr::new(10, 98, 0, 1);
+
+/// The GID goes from its place, and comes back at the next one. Nothing fails meanwhile.
+fn lose_gid(rt: &Runtime, fabric: &Fabric, [place, next]: [u32; 2]) {
+    let carries_messages = || rt.pairs().and_then(|pairs| pairs.messages) == Some(1);
+    until_by_device(rt, Rank(1), Q0);
+    within(LIMIT_OF_CHANGE, "messages by the device", || {
+        while !carries_messages() {
+            rt.ping(Rank(1), LIMIT).expect("it answers");
+        }
+    });
+    let before = failed(rt);
+    fabric.gid(0, place, 2, None);
+    within(LIMIT_OF_CHANGE, "it is noticed", || while carries_messages() {});
+    let write = || {
+        let before = carried(rt);
+        rt.write(&eight(Rank(1)), Q0, LIMIT).expect("posted");
+        rt.wait(Q0, LIMIT).expect("a write fails");
+        carried(rt) > before
+    };
+    for _ in 0..10 {
+        assert!(!write(), "by the device, without a GID");
+    }
+    fabric.gid(0, next, 2, Some(ADDRESS.to_ipv6_mapped().octets()));
+    within(LIMIT_OF_CHANGE, "the device again", || while !write() {});
+    // That for messages has ended with the GID; where that has moved, those of the queue and of the
+    // rank with itself too.
+    let ends = failed(rt) - before;
+    assert!(ends <= if next == place { 1 } else { 3 }, "{ends} pairs have ended");
+}
+
+fn data_goes_by_tcp_while_the_port_has_no_gid() {
+    const GIDS: u32 = 8;
+    let gid = ADDRESS.to_ipv6_mapped().octets();
+    let only = |fabric: &Fabric| {
+        (0..GIDS).for_each(|at| fabric.gid(0, at, 2, Some(gid).filter(|_| at == 3)));
+    };
+    let ask = |choice: &mut DeviceChoice| choice.messages = MessageCarrier::Device;
+    run_with_prepared(2, ("by_gid=1", &Config::default()), only, ask, |rt, fabric| {
+        make(rt, S0, 8192);
+        for places in [[3, 3], [3, 5], [5, 2]] {
+            meet(rt);
+            if rt.rank() == Rank(0) {
+                lose_gid(rt, fabric, places);
+            }
+            meet(rt);
+        }
+    });
+}
+
 fn a_peer_that_leaves_while_a_pair_is_made_is_an_error_and_no_hang() {
     for moment in Moment::all() {
         let begun = Barrier::new(2);
@@ -307,5 +360,6 @@ tests! {
         all_that_is_flushed_at_once_finds_room_in_the_completion_queues,
         what_was_purged_fails_in_silence;
     VERBS_PAIRS:
-        a_queue_comes_back_after_a_cut_that_has_refused_its_pair;
+        a_queue_comes_back_after_a_cut_that_has_refused_its_pair,
+        data_goes_by_tcp_while_the_port_has_no_gid;
 }

@@ -185,6 +185,7 @@ pub unsafe extern "C" fn mock_card_gid(
         *entry = wanted;
         let kind = event::GID_CHANGE;
         net.signal(Signal::Event { card: device, kind, subject: 1 });
+        net.retry_others();
         0
     })
 }

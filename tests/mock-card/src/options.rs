@@ -61,6 +61,9 @@ numbers! {
         /// 1: a post of a signalled request returns once all that its pair has posted has been
         /// answered, also by other processes, so that the next poll finds it.
         await_answers = 0;
+        /// 1: nothing passes a pair whose GID has left the entry of the table that it was connected
+        /// with.
+        by_gid = 0;
         /// Devices that are listed for a thread that did not choose one.
         devices = 1;
         /// 1: children of this process harm it unless ibv_fork_init was called, ahead of the first

@@ -366,6 +366,12 @@ impl Handles {
         Some(index)
     }
 
+    /// Whether a GID is still where a pair has it from, if pairs need one.
+    pub(super) fn is_in_place(&self, gid: GidEntry) -> bool {
+        let needed = self.port.global || self.port.needs_header;
+        !needed || self.gid_table().entry(gid.index, &self.name) == Some(gid)
+    }
+
     fn gid_table(&self) -> GidTable<'_> {
         let Port { number, global, .. } = self.port;
         GidTable { library: &self.library, context: self.context, port: number, ethernet: global }

@@ -12,6 +12,8 @@
 use super::device::Device;
 use super::ended::Again;
 use super::lane::Lane;
+use super::queue_pair::QueuePair;
+use super::receives::Receives;
 use super::{DeviceTable, Verbs};
 use crate::sync::sleepers::Sleepers;
 use crate::sync::{AtomicU8, AtomicU32, Ordering};
@@ -30,6 +32,8 @@ enum Condition {
     Usable,
     /// Its port is down.
     Down,
+    /// The port is up, but has no GID that pairs could have.
+    WithoutGid,
     /// For good.
     Failed,
 }
@@ -53,6 +57,15 @@ impl DeviceCondition {
 
     pub(super) fn has_failed(&self) -> bool {
         self.0.load(Ordering::Relaxed) == Condition::Failed as u8
+    }
+
+    fn is_down(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == Condition::Down as u8
+    }
+
+    /// Whether something may come by it.
+    pub(super) fn may_take_data(&self) -> bool {
+        !self.is_down() && !self.has_failed()
     }
 
     /// Whether that is news. A device that has failed stays so.
@@ -126,6 +139,11 @@ impl DeviceTable {
 impl Verbs<'_> {
     /// Does what the device's events ask for.
     pub(crate) fn heed_events(self) {
+        self.heed_events_with(None);
+    }
+
+    /// The same with the lock of the receives, if the caller has it.
+    pub(super) fn heed_events_with(self, mut receives: Option<&mut Receives>) {
         let (device, condition) = (self.table.device.description(), &self.table.condition);
         let forced = self.table.forced;
         while let Some(event) = self.table.device.take_event() {
@@ -135,25 +153,78 @@ impl Verbs<'_> {
                         "the port of {device} is down; {} until it is up again",
                         if forced { "requests wait" } else { "data goes by TCP" }
                     );
-                    // The next request of each looks anew which carrier it has.
-                    self.table.used(None).for_each(|lane| lane.lock().direct.take());
-                    self.leave_pairs();
+                    self.stop_using("this rank's port is down");
                 }
-                Event::PortUp => {
-                    if condition.change(Condition::Usable) {
-                        log::info!("the port of {device} is up again");
-                    }
-                    self.try_again();
-                    self.stream.connections.note_news();
-                    self.stream.sets.wakeup.wake();
-                }
+                Event::PortUp => self.look_at_port(receives.as_deref_mut()),
                 // The GIDs of a port that goes down change too.
-                Event::GidChange if condition.is_usable() => self.try_again(),
+                Event::GidChange if !condition.is_down() => {
+                    self.look_at_port(receives.as_deref_mut());
+                }
                 Event::Failed => self.end_device(),
-                Event::ReceivesLow => self.table.receives.lock().limit_reached(),
+                Event::ReceivesLow => match &mut receives {
+                    Some(receives) => receives.limit_reached(),
+                    None => self.table.receives.lock().limit_reached(),
+                },
                 Event::PairFailed => log::warn!("{device} reports a failure of a queue pair"),
                 Event::PortDown | Event::GidChange | Event::Other => {}
             }
+        }
+    }
+
+    /// The port has come up, or its GIDs have changed: without one nothing goes by the device, and
+    /// pairs may have lost theirs.
+    fn look_at_port(self, receives: Option<&mut Receives>) {
+        let (device, condition) = (self.table.device.description(), &self.table.condition);
+        if let Err(reason) = self.table.device.handles.present_gid() {
+            if condition.change(Condition::WithoutGid) {
+                log::warn!(
+                    "{reason}; {} until there is one",
+                    if self.table.forced { "requests wait" } else { "data goes by TCP" }
+                );
+                self.stop_using("the GID of this rank's port is gone");
+            }
+            return;
+        }
+        let was_down = condition.is_down();
+        if !condition.is_usable() {
+            self.end_displaced(receives);
+        }
+        if condition.change(Condition::Usable) {
+            let what = if was_down { "is up" } else { "has a GID" };
+            log::info!("the port of {device} {what} again");
+        }
+        self.try_again();
+        self.stream.connections.note_news();
+        self.stream.sets.wakeup.wake();
+    }
+
+    /// The device carries nothing for now, and others do where they may.
+    fn stop_using(self, why: &str) {
+        // The next request of each lane looks anew which carrier it has.
+        self.table.used(None).for_each(|lane| lane.lock().direct.take());
+        self.leave_pairs(why);
+    }
+
+    /// Ends pairs whose GID is no more where they have it from, unless something is under way by
+    /// them: the device may carry that nevertheless, and tells if not.
+    fn end_displaced(self, receives: Option<&mut Receives>) {
+        let (handles, mut any) = (&self.table.device.handles, false);
+        for lane in self.table.used(None) {
+            let mut state = lane.lock();
+            let displaced = |pair: &QueuePair| !handles.is_in_place(pair.gid);
+            if state.pair.as_ref().is_some_and(displaced) && state.has_ended_all() {
+                state.note_failure("the GID of this rank's port has moved", Again::AtOnce);
+                self.table.has_stalled.store(true, Ordering::Release);
+                any = true;
+            }
+        }
+        // Before anything is posted to them again.
+        match receives {
+            Some(receives) if any => _ = self.go_on(receives),
+            None if any && !self.table.looks.handing_on.is_by_this_thread() => {
+                self.poll_armed();
+            }
+            _ => {}
         }
     }
 

@@ -61,15 +61,15 @@ impl Streams {
 }
 
 impl Verbs<'_> {
-    /// The port is down: connections leave the pairs, which would bring nothing.
-    pub(super) fn leave_pairs(self) {
+    /// The port is down, or without a GID: connections leave the pairs, which would bring nothing.
+    pub(super) fn leave_pairs(self, why: &str) {
         if self.table.forced {
             return;
         }
         for lane in self.table.used(Some(STREAM)) {
             let mut state = lane.lock();
             if state.pair.is_some() {
-                state.note_return("this rank's port is down");
+                state.note_return(why);
                 self.table.has_stalled.store(true, Ordering::Release);
             }
         }

@@ -65,8 +65,8 @@ pub(super) struct QueuePair {
     entries: u32,
     sent: NonNull<sys::ibv_cq>,
     first_packet: u32,
-    /// What the peer was told to reach it by.
-    gid: GidEntry,
+    /// What the peer was told to reach it by, and where that was when it was connected.
+    pub(super) gid: GidEntry,
     /// What the peer may read of this rank at any time, and this rank of the peer.
     own_flush_target: Remote,
     scratch: Local,
@@ -284,11 +284,12 @@ impl QueuePair {
         attr.ah_attr.port_num = port.number;
         attr.ah_attr.sl = port.service_level;
         if port.global || port.needs_header {
-            let index = self.handles.index_of(self.gid);
-            let gone = || format!("the GID {} of this rank is gone", written(self.gid.gid));
+            let gid = self.gid.gid;
+            let gone = || format!("the GID {} of this rank is gone", written(gid));
+            self.gid.index = self.handles.index_of(self.gid).ok_or_else(gone)?;
             attr.ah_attr.is_global = 1;
             attr.ah_attr.grh.dgid.raw = offer.gid;
-            attr.ah_attr.grh.sgid_index = index.ok_or_else(gone)?;
+            attr.ah_attr.grh.sgid_index = self.gid.index;
             attr.ah_attr.grh.traffic_class = port.traffic_class;
             attr.ah_attr.grh.hop_limit = 64;
         }

@@ -309,6 +309,8 @@ impl Network {
         pair.state = into;
         if given & mask::ADDRESS != 0 {
             pair.target_card = target;
+            let index = usize::from(pair.attributes.address.source_index);
+            pair.source = self.cards[parts.card as usize].gids.get(index).copied().flatten();
             let (address, pkey_index) = (pair.attributes.address, pair.attributes.pkey_index);
             let counters = &mut self.cards[parts.card as usize].counters;
             counters.service_level = address.service_level.into();

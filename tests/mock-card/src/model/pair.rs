@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::card::Gid;
+use super::card::{Gid, GidKind};
 use super::codes::state;
 use crate::options::Limits;
 
@@ -220,6 +220,8 @@ pub(crate) struct Pair {
     pub(crate) state: u32,
     pub(crate) attributes: Attributes,
     pub(crate) target_card: Option<u32>,
+    /// The entry of the GID table that it was connected with, as it was then.
+    pub(crate) source: Option<(Gid, GidKind)>,
     pub(crate) sending: Sending,
     pub(crate) receives: VecDeque<Receive>,
     pub(crate) expected_psn: u32,
@@ -234,6 +236,7 @@ impl Pair {
             state: state::RESET,
             attributes: Attributes::default(),
             target_card: None,
+            source: None,
             sending: Sending::default(),
             receives: VecDeque::new(),
             expected_psn: 0,

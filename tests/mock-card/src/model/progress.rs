@@ -208,7 +208,7 @@ impl Network {
         }
         let Some(entry) = pair.sending.entries.front() else { return false };
         let launched = pair.sending.launched > 0;
-        let reachable = pair.target_card.is_some_and(|target| self.can_reach(card, target));
+        let reachable = self.passes(number);
         let Some(outcome) = entry.outcome.filter(|_| launched) else {
             return launched && self.give_up(number);
         };

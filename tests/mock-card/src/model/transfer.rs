@@ -5,7 +5,7 @@ use super::codes::{access, completed, completion_flag, event, flag, opcode, stat
 use super::completion::Completion;
 use super::memory::{self, Piece};
 use super::network::{Call, Network, Signal};
-use super::pair::{Entry, Outcome, Payload, PeerMark, Receive, Request, Sge};
+use super::pair::{Entry, Outcome, Pair, Payload, PeerMark, Receive, Request, Sge};
 use super::region::Denied;
 
 /// The data of a request while it is looked at.
@@ -171,7 +171,7 @@ impl Network {
         let reads = pair.reads_under_way() + usize::from(request.is_read());
         let (peer, mtu) = (pair.attributes.peer, pair.attributes.mtu);
         let Some(target) = pair.target_card else { return Launch::Unanswered };
-        if !self.can_reach(parts.card, target) {
+        if !self.passes(number) {
             return Launch::Unanswered;
         }
         let pieces = match self.local_pieces(number, request, source) {
@@ -204,6 +204,24 @@ impl Network {
                 Launch::Finished(Outcome { status: status::SUCCESS, own_mark, peer_mark })
             }
         }
+    }
+
+    /// Whether packets of a pair get to its peer, and answers back.
+    pub(crate) fn passes(&self, number: u32) -> bool {
+        let Some(pair) = self.pairs.find(number) else { return false };
+        let has_gid = |number: u32| {
+            self.options.behaviour.by_gid == 0
+                || self.pairs.find(number).is_none_or(|pair| {
+                    let Pair { parts, source, attributes, .. } = pair;
+                    let index = usize::from(attributes.address.source_index);
+                    let now = self.cards[parts.card as usize].gids.get(index).copied().flatten();
+                    !attributes.address.is_global || now == *source
+                })
+        };
+        let own = pair.parts.card;
+        let way = pair.target_card.is_some_and(|target| self.can_reach(own, target));
+        // A card reaches itself without the wire.
+        way && (pair.target_card == Some(own) || has_gid(number) && has_gid(pair.attributes.peer))
     }
 
     /// Whether packets pass from one card to the other.

@@ -185,11 +185,15 @@ fn a_short_cut_costs_nothing_and_a_long_one_the_pair() {
         for (ns, status) in
             [(RETRIES_NS - 1, sys::IBV_WC_SUCCESS), (RETRIES_NS, sys::IBV_WC_RETRY_EXC_ERR)]
         {
-            for down in ["link", "port", "peer's port"] {
-                let (fabric, one, other) = two(&still(), Make::default());
+            for down in ["link", "port", "peer's port", "GID"] {
+                let mut options = still();
+                options.behaviour.by_gid = 1;
+                let (fabric, one, other) = two(&options, Make::default());
+                let (index, gid) = one.gid();
                 let switch = |up| match down {
                     "link" => fabric.link(1, 0, up),
                     "port" => fabric.port(0, up),
+                    "GID" => fabric.gid(0, index.into(), 2, Some(gid).filter(|_| up != 0)),
                     _ => fabric.port(1, up),
                 };
                 switch(0);
