@@ -146,6 +146,44 @@ pub unsafe fn ibv_query_port(
     }
 }
 
+/// What is known of a port, with what newer libraries tell behind it: the header that the bindings
+/// are made from is older, and ends before that.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct PortAttr {
+    /// What all tell.
+    pub attr: ibv_port_attr,
+    /// The speed of a lane, as `active_speed`, which has no room for that of XDR (256); 0 of older
+    /// libraries and kernels.
+    pub active_speed_ex: u32,
+}
+
+// Right behind, and as long as the newer struct.
+const _: () = assert!(offset_of!(PortAttr, active_speed_ex) == size_of::<ibv_port_attr>());
+const _: () = assert!(size_of::<PortAttr>() == 56);
+
+/// What is known of a port, with its newer part. The library is told how long the struct is: an
+/// older one zeroes what it does not know.
+///
+/// # Safety
+/// `context` is open, and `attr` can be written.
+#[inline]
+pub unsafe fn query_port_and_speed(
+    library: &Library,
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut PortAttr,
+) -> c_int {
+    // SAFETY: caller's promise. The library's own function writes the first part only.
+    unsafe {
+        attr.write(zeroed());
+        match extended!(context, query_port) {
+            Some(query) => query(context, port, attr.cast(), size_of::<PortAttr>()),
+            None => (library.ibv_query_port)(context, port, attr.cast()),
+        }
+    }
+}
+
 /// What a card can do. Of an older library or driver only `orig_attr` is filled; all else is 0.
 ///
 /// # Safety

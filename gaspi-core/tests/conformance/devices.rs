@@ -82,6 +82,12 @@ fn the_first_device_that_can_be_used_is_used() {
     assert_eq!(device(&default, &|job| job.device.devices = vec![name(&devices, 2)]), 2);
     let rdma = RdmaParams { device_number: Some(2), ..RdmaParams::default() };
     assert_eq!(device(&Config { rdma, ..Config::default() }, &|_| ()), 2);
+    // NDR and XDR: the latter does not fit into 8 bits.
+    devices.0.set(1, "speed=128");
+    devices.0.set(2, "speed=256");
+    assert_eq!(device(&default, &|_| ()), 2, "the fastest comes first");
+    devices.0.set(1, "speed=32");
+    devices.0.set(2, "speed=32");
     devices.0.set(0, "reliable=0");
     devices.0.port(1, 0);
     assert_eq!(device(&default, &|_| ()), 2);

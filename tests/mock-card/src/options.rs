@@ -136,6 +136,8 @@ numbers! {
         grh_required = 0;
         /// 1: the port is active at first.
         port_up = 1;
+        /// The speed of a lane of the port, by its code: 32 for EDR, 256 for XDR.
+        speed = 32;
     }
 }
 

@@ -55,6 +55,34 @@ fn too_small(attr: &sys::ibv_device_attr) -> Option<String> {
     })
 }
 
+/// Gigabits per second of a port, by the codes of its width and of the speed of a lane. It says
+/// which of several ports is faster: a speed that is not known here is of a newer standard than
+/// those that are, and counts as faster than all of them.
+fn rate(width: u8, speed: u32) -> u32 {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let gigabits = match speed {
+        // A driver that tells none.
+        0 => 0,
+        1 => 2,
+        2 => 5,
+        4 | 8 => 10,
+        16 => 14,
+        32 => 25,
+        64 => 50,
+        128 => 100,
+        256 => 200,
+        _ => 400,
+    };
+    lanes * gigabits
+}
+
 /// A port of a device, as this rank uses it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Port {
@@ -223,31 +251,14 @@ impl<'a> OpenContext<'a> {
     fn port(&self, number: u8, device: &str) -> Result<PortFacts, String> {
         let (library, context) = (self.library, self.context);
         // SAFETY: plain numbers, written by the library.
-        let mut attr: sys::ibv_port_attr = unsafe { std::mem::zeroed() };
+        let mut all: inline::PortAttr = unsafe { std::mem::zeroed() };
+        let (raw, to) = (context.as_ptr(), &raw mut all);
         // SAFETY: the context is open.
-        let result =
-            unsafe { inline::ibv_query_port(library, context.as_ptr(), number, &raw mut attr) };
+        let result = unsafe { inline::query_port_and_speed(library, raw, number, to) };
         check(result, "ibv_query_port")?;
+        let inline::PortAttr { attr, active_speed_ex } = all;
         let ethernet = u32::from(attr.link_layer) == sys::IBV_LINK_LAYER_ETHERNET;
         let table = GidTable { library, context, port: number, ethernet };
-        let lanes = match attr.active_width {
-            1 => 1,
-            2 => 4,
-            4 => 8,
-            8 => 12,
-            16 => 2,
-            _ => 0,
-        };
-        let gigabits = match attr.active_speed {
-            1 => 2,
-            2 => 5,
-            4 | 8 => 10,
-            16 => 14,
-            32 => 25,
-            64 => 50,
-            128 => 100,
-            _ => 0,
-        };
         let pkey = |index| {
             let mut key = 0;
             // SAFETY: the context is open, and `key` can be written.
@@ -263,7 +274,7 @@ impl<'a> OpenContext<'a> {
             mtu: attr.active_mtu as u8,
             lid: attr.lid,
             needs_header: u32::from(attr.flags) & sys::IB_UVERBS_QPF_GRH_REQUIRED != 0,
-            rate: lanes * gigabits,
+            rate: rate(attr.active_width, active_speed_ex.max(attr.active_speed.into())),
             gids: table.entries(attr.gid_tbl_len, device),
             pkeys: (0..i32::from(attr.pkey_tbl_len)).map(pkey).collect(),
         })
@@ -369,5 +380,20 @@ impl GidTable<'_> {
         let result = unsafe { query(self.context.as_ptr(), port, index, &raw mut entry, 0, size) };
         let newer = result == 0 && entry.gid_type == sys::IBV_GID_TYPE_ROCE_V2;
         if newer { GidKind::RoceV2 } else { GidKind::RoceV1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn newer_speeds_are_faster_ones() {
+        // From SDR to NDR, XDR, and two that nobody has defined.
+        let speeds = [0, 1, 2, 4, 16, 32, 64, 128, 256, 512, 1024].map(|speed| rate(2, speed));
+        assert!(speeds.is_sorted(), "{speeds:?}");
+        let [.., ndr, xdr, newer, _] = speeds;
+        assert!(ndr < xdr && xdr < newer, "{speeds:?}");
+        assert_eq!((rate(2, 32), rate(2, 256)), (100, 800));
     }
 }

@@ -5,6 +5,7 @@ use std::mem::{offset_of, zeroed};
 use std::sync::Arc;
 
 use libibverbs_sys as sys;
+use sys::inline::PortAttr;
 use sys::{
     ibv_async_event, ibv_context, ibv_device, ibv_device_attr, ibv_device_attr_ex, ibv_gid,
     ibv_gid_entry, ibv_port_attr, verbs_context,
@@ -328,12 +329,16 @@ unsafe extern "C" fn query_port(
     }
     found.lid =
         if is_infiniband { lid(context.card, &card.traits) } else { card.traits.lid as u16 };
-    (found.active_width, found.active_speed) = (2, 32);
-    let size = size.min(size_of::<ibv_port_attr>());
+    let speed = card.traits.speed as u32;
+    // Of a larger one the kernel leaves nothing there.
+    (found.active_width, found.active_speed) = (2, u8::try_from(speed).unwrap_or(0));
+    let found = PortAttr { attr: found, active_speed_ex: speed };
+    let known = size.min(size_of::<PortAttr>());
     // SAFETY: C contract: the program's struct has `size` bytes.
     unsafe {
-        std::ptr::copy_nonoverlapping((&raw const found).cast(), attributes.cast::<u8>(), size)
-    };
+        attributes.cast::<u8>().write_bytes(0, size);
+        std::ptr::copy_nonoverlapping((&raw const found).cast(), attributes.cast::<u8>(), known);
+    }
     0
 }
 
