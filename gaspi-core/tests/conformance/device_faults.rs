@@ -191,6 +191,30 @@ fn a_rank_hears_from_its_own_device_what_has_ended_a_pair() {
     });
 }
 
+/// It only flushes the requests, which alone tells of no failure of its own.
+fn a_failure_of_a_pair_that_the_device_reports_is_the_reason_of_what_it_flushes() {
+    let done = Barrier::new(2);
+    run_without_messages(2, "", |rt, fabric| {
+        make(rt, S0, 8192);
+        let peer = Rank(1);
+        if rt.rank() == Rank(0) {
+            for _ in 0..20 {
+                until_by_device(rt, peer, Q0);
+                fabric.hold(0, 1);
+                rt.write(&eight(peer), Q0, LIMIT).expect("posted");
+                fabric.break_told(0, 1);
+                fabric.hold(0, 0);
+                let reason = rt.wait(Q0, LIMIT).expect_err("it is flushed").to_string();
+                let told = reason.contains("reports a failure of the queue pair");
+                assert!(told && !reason.contains("other end"), "{reason}");
+                rt.queue_purge(Q0, LIMIT).expect("purge");
+            }
+        }
+        done.wait();
+        meet(rt);
+    });
+}
+
 fn a_post_that_the_device_refuses_costs_its_queue_only() {
     run_without_messages(2, "", |rt, fabric| {
         make(rt, S0, 8192);
@@ -364,6 +388,7 @@ fn memory_that_one_device_does_not_take_is_an_error_of_all_and_costs_one_segment
 
 tests! {
     BY_DEVICE:
+        a_failure_of_a_pair_that_the_device_reports_is_the_reason_of_what_it_flushes,
         what_is_posted_behind_a_loss_does_not_arrive_before_that_was_told;
     VERBS:
         a_device_whose_completions_can_never_be_had_again_fails_each_request,

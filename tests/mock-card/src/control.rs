@@ -232,7 +232,16 @@ pub extern "C" fn mock_card_link(fabric: u32, one: u32, other: u32, up: c_int) -
 #[unsafe(no_mangle)]
 pub extern "C" fn mock_card_break(fabric: u32, device: u32, other: u32) -> c_int {
     with(fabric, device, |net| {
-        net.break_pairs(device, other);
+        net.break_pairs(device, other, false);
+        0
+    })
+}
+
+/// The same, of which the device tells by events.
+#[unsafe(no_mangle)]
+pub extern "C" fn mock_card_break_told(fabric: u32, device: u32, other: u32) -> c_int {
+    with(fabric, device, |net| {
+        net.break_pairs(device, other, true);
         0
     })
 }

@@ -121,6 +121,8 @@ impl Fabric {
         link = "mock_card_link"(one: u32, other: u32, up: c_int);
         /// The ends of a device's pairs with another one fail.
         break_pairs = "mock_card_break"(device: u32, other: u32);
+        /// The same, of which the device tells by events.
+        break_told = "mock_card_break_told"(device: u32, other: u32);
         /// The n-th request of a pair, or of any (0), fails with a status.
         fail = "mock_card_fail"(device: u32, pair: u32, nth: u64, status: u32);
         /// The n-th atomic operation fails with a status.

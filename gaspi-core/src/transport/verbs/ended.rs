@@ -80,6 +80,10 @@ pub(super) struct Failure {
     pub(super) is_stopped: bool,
 }
 
+/// How the reason of a pair begins whose requests were flushed without an error before.
+pub(super) const FLUSHED: &str =
+    "the pair was ended by an access of the other end, as to a segment that was deleted";
+
 /// When another attempt at a pair need not meet what this one has met, if that has not been up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Again {
@@ -91,6 +95,11 @@ pub(super) enum Again {
 }
 
 impl Failure {
+    /// Only that requests were flushed is known: that has a reason somewhere else.
+    pub(super) fn is_flush(&self) -> bool {
+        self.reason.starts_with(FLUSHED)
+    }
+
     /// It has failed, and was not stopped yet.
     pub(super) fn new(reason: &str, again: Again) -> Failure {
         Failure { reason: reason.to_owned(), again, is_return: false, is_stopped: false }

@@ -10,13 +10,13 @@
 //! looks once more then, since nobody tells of what has come before.
 
 use super::device::Device;
-use super::ended::Again;
-use super::lane::Lane;
+use super::ended::{Again, Failure};
+use super::lane::{Lane, LaneState};
 use super::queue_pair::QueuePair;
 use super::receives::Receives;
 use super::{DeviceTable, Verbs};
 use crate::sync::sleepers::Sleepers;
-use crate::sync::{AtomicU8, AtomicU32, Ordering};
+use crate::sync::{AtomicU8, AtomicU32, Mutex, Ordering};
 use libibverbs_sys as sys;
 use std::os::fd::BorrowedFd;
 
@@ -24,6 +24,9 @@ use std::os::fd::BorrowedFd;
 const LOOKS_AT_REST: usize = 8;
 /// And one that handles all that has come. What comes meanwhile can wait: peers may never stop.
 pub(super) const LOOKS_AT_ALL: usize = 128;
+
+/// Why a pair ends that the device has given up.
+const FATAL: &str = "this rank's device reports a failure of the queue pair";
 
 /// Whether a device can carry requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,27 +43,30 @@ enum Condition {
 
 /// The [`Condition`] of a device, which any thread may look at.
 #[derive(Debug)]
-pub(super) struct DeviceCondition(AtomicU8);
+pub(super) struct DeviceCondition {
+    now: AtomicU8,
+    /// Of whoever takes an event, until that is noted where others may look for it.
+    hearing: Mutex<()>,
+}
 
 impl DeviceCondition {
     /// As it is at first.
     pub(super) fn of(device: &Device) -> DeviceCondition {
         let active = device.handles.port.active;
-        DeviceCondition(AtomicU8::new(
-            if active { Condition::Usable } else { Condition::Down } as u8
-        ))
+        let now = if active { Condition::Usable } else { Condition::Down };
+        DeviceCondition { now: AtomicU8::new(now as u8), hearing: Mutex::default() }
     }
 
     pub(super) fn is_usable(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == Condition::Usable as u8
+        self.now.load(Ordering::Relaxed) == Condition::Usable as u8
     }
 
     pub(super) fn has_failed(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == Condition::Failed as u8
+        self.now.load(Ordering::Relaxed) == Condition::Failed as u8
     }
 
     fn is_down(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == Condition::Down as u8
+        self.now.load(Ordering::Relaxed) == Condition::Down as u8
     }
 
     /// Whether something may come by it.
@@ -72,7 +78,7 @@ impl DeviceCondition {
     fn change(&self, to: Condition) -> bool {
         let news = |from| from != to as u8 && from != Condition::Failed as u8;
         let change = |from| news(from).then_some(to as u8);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
+        self.now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
 }
 
@@ -84,8 +90,9 @@ enum Event {
     GidChange,
     Failed,
     ReceivesLow,
-    /// A queue pair, which ends with it; the completions of what is under way tell that too.
-    PairFailed,
+    /// The queue pair of this number, which ends with it. The completions of what is under way
+    /// tell that it has ended, not why.
+    PairFailed(u32),
     Other,
 }
 
@@ -120,7 +127,8 @@ impl Device {
                 Event::Failed
             }
             sys::IBV_EVENT_SRQ_LIMIT_REACHED => Event::ReceivesLow,
-            sys::IBV_EVENT_QP_FATAL => Event::PairFailed,
+            // SAFETY: events of pairs have one, which is there until its event is given back.
+            sys::IBV_EVENT_QP_FATAL => Event::PairFailed(unsafe { (*event.element.qp).qp_num }),
             _ => Event::Other,
         };
         // SAFETY: taken above, given back once.
@@ -146,7 +154,7 @@ impl Verbs<'_> {
     pub(super) fn heed_events_with(self, mut receives: Option<&mut Receives>) {
         let (device, condition) = (self.table.device.description(), &self.table.condition);
         let forced = self.table.forced;
-        while let Some(event) = self.table.device.take_event() {
+        while let Some(event) = self.next_event() {
             match event {
                 Event::PortDown if condition.change(Condition::Down) => {
                     log::warn!(
@@ -165,10 +173,35 @@ impl Verbs<'_> {
                     Some(receives) => receives.limit_reached(),
                     None => self.table.receives.lock().limit_reached(),
                 },
-                Event::PairFailed => log::warn!("{device} reports a failure of a queue pair"),
-                Event::PortDown | Event::GidChange | Event::Other => {}
+                Event::PortDown | Event::GidChange | Event::PairFailed(_) | Event::Other => {}
             }
         }
+    }
+
+    /// The next event. A failure of a pair is noted: who finds no event behind it has that.
+    fn next_event(self) -> Option<Event> {
+        let _hearing = self.table.condition.hearing.lock();
+        let event = self.table.device.take_event()?;
+        if let Event::PairFailed(number) = event {
+            self.pair_failed(number);
+        }
+        Some(event)
+    }
+
+    /// The device reports that a pair has failed, whose requests it flushes.
+    fn pair_failed(self, number: u32) {
+        let device = self.table.device.description();
+        let Some(lane) = self.lane_of(number) else {
+            return log::debug!("{device} reports a failure of a queue pair that is gone");
+        };
+        log::warn!("{device} reports a failure of the queue pair for {}", lane.peer);
+        let mut state = lane.lock();
+        if state.pair.as_ref().is_some_and(|pair| pair.number() == number) {
+            state.note_fatal();
+        }
+        drop(state);
+        self.table.has_stalled.store(true, Ordering::Release);
+        self.stream.sets.wakeup.wake();
     }
 
     /// The port has come up, or its GIDs have changed: without one nothing goes by the device, and
@@ -288,6 +321,20 @@ impl Verbs<'_> {
     fn try_again(self) {
         self.table.troubles.lock().values_mut().for_each(|trouble| trouble.told = false);
         self.table.used(None).for_each(|lane| self.begin_anew(lane));
+    }
+}
+
+impl LaneState {
+    /// The device has reported that the pair has failed: that is why requests were flushed.
+    fn note_fatal(&mut self) {
+        let Failure { reason, again, .. } = Failure::new(FATAL, Again::NotByTime);
+        match &mut self.failed {
+            None => self.note_failure(&reason, again),
+            Some(failure) if failure.is_flush() => {
+                (failure.reason, failure.again) = (reason, again)
+            }
+            Some(_) => {}
+        }
     }
 }
 

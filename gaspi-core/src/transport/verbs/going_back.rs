@@ -114,6 +114,8 @@ impl Verbs<'_> {
     /// All that has come by a pair that was stopped is handled: what is to be said of that, before
     /// its end is gone.
     pub(super) fn prepare_to_go_back(self, receives: &mut Receives, lane: &Lane) {
+        // The device may tell why, where it has only flushed what there was.
+        self.heed_events_with(Some(receives));
         if lane.queue != STREAM {
             return;
         }

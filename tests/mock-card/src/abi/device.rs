@@ -203,7 +203,7 @@ pub unsafe extern "C" fn ibv_get_async_event(
     match kind {
         event::CQ_ERR => found.element.cq = about as *mut _,
         event::SRQ_LIMIT_REACHED => found.element.srq = about as *mut _,
-        event::QP_LAST_WQE_REACHED => found.element.qp = about as *mut _,
+        event::QP_LAST_WQE_REACHED | event::QP_FATAL => found.element.qp = about as *mut _,
         _ if is_about_card(kind) => found.element.port_num = about as c_int,
         _ => {}
     }

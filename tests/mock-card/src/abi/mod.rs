@@ -95,6 +95,7 @@ mod same {
         state::SQE, IBV_QPS_SQE;
         state::ERR, IBV_QPS_ERR;
         event::CQ_ERR, IBV_EVENT_CQ_ERR;
+        event::QP_FATAL, IBV_EVENT_QP_FATAL;
         event::DEVICE_FATAL, IBV_EVENT_DEVICE_FATAL;
         event::PORT_ACTIVE, IBV_EVENT_PORT_ACTIVE;
         event::PORT_ERR, IBV_EVENT_PORT_ERR;

@@ -250,7 +250,10 @@ impl State {
                     }
                 }
                 Signal::Event { kind, subject, .. } => {
-                    if let Some(ear) = self.subjects.get(&(kind, subject)) {
+                    // Pairs have one ear for all that is told of them.
+                    let all =
+                        if kind == event::QP_FATAL { event::QP_LAST_WQE_REACHED } else { kind };
+                    if let Some(ear) = self.subjects.get(&(all, subject)) {
                         ear.events.push(kind, ear.object);
                     }
                 }
@@ -260,7 +263,10 @@ impl State {
 }
 
 pub(super) fn is_about_card(kind: u32) -> bool {
-    !matches!(kind, event::CQ_ERR | event::SRQ_LIMIT_REACHED | event::QP_LAST_WQE_REACHED)
+    !matches!(
+        kind,
+        event::CQ_ERR | event::SRQ_LIMIT_REACHED | event::QP_LAST_WQE_REACHED | event::QP_FATAL
+    )
 }
 
 /// Access to a fabric's state.

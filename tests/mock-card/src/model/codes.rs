@@ -100,6 +100,7 @@ codes! {
     /// Kinds of asynchronous events.
     event: u32 {
         CQ_ERR = 0,
+        QP_FATAL = 1,
         DEVICE_FATAL = 8,
         PORT_ACTIVE = 9,
         PORT_ERR = 10,

@@ -385,14 +385,20 @@ impl Network {
         }
     }
 
-    /// The ends of a card's pairs with another card fail. Their program hears that by completions
-    /// only.
-    pub(crate) fn break_pairs(&mut self, card: u32, peer: u32) {
+    /// The ends of a card's pairs with another card fail. Their program hears that by completions,
+    /// and by an event before if it is `told`.
+    pub(crate) fn break_pairs(&mut self, card: u32, peer: u32, told: bool) {
         let pairs = self.pairs.iter();
         let between =
             pairs.filter(|(_, pair)| pair.parts.card == card && pair.target_card == Some(peer));
         let numbers: Vec<u32> = between.map(|(number, _)| number).collect();
-        numbers.into_iter().for_each(|number| self.set_error(number));
+        for number in numbers {
+            if told {
+                let kind = event::QP_FATAL;
+                self.signal(Signal::Event { card, kind, subject: number });
+            }
+            self.set_error(number);
+        }
     }
 
     /// A card that works no more. What it holds is never placed.

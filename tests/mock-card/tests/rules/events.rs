@@ -162,3 +162,20 @@ fn ports_and_gids_tell_of_their_changes() {
         }
     });
 }
+
+#[test]
+fn a_pair_that_fails_is_told_of_ahead_of_what_it_flushes() {
+    guarded(|| {
+        let (fabric, one, other) = two(&still(), Make::default());
+        fabric.hold(0, 1);
+        one.post(0, &Send::new(1, sys::IBV_WR_RDMA_WRITE, &one, &other, (64, 8)));
+        fabric.break_told(0, 1);
+        let event = one.event();
+        assert_eq!(event.event_type, sys::IBV_EVENT_QP_FATAL);
+        // SAFETY: the event is about a queue pair.
+        assert_eq!(unsafe { event.element.qp }, one.qps[0]);
+        fabric.hold(0, 0);
+        assert_eq!(one.next().status, sys::IBV_WC_WR_FLUSH_ERR);
+        assert!(!other.has_event(), "the other end hears nothing");
+    });
+}
