@@ -23,7 +23,7 @@
 
 enum { DATA = 0, ROUNDS = 1000, IN_VAIN = 100, PING = 2, NEVER = 3 };
 /* Of so many looks one at most makes a system call, those of sleeping counted in. */
-enum { LOOKS_PER_CALL = 8 };
+enum { LOOKS_PER_CALL = 16 };
 /* What control says by itself while barriers go on. A frame of a barrier has more than 40 bytes. */
 enum { BYTES_BESIDE = 4096 };
 

@@ -227,7 +227,7 @@ fn a_gid_that_is_gone_has_a_substitute_in_the_next_pair() {
         make(rt, S0, 8192);
         exchange(rt, Q0, 1);
         if rt.rank() == Rank(0) {
-            let address: std::net::Ipv6Addr = "::ffff:10.99.0.1".parse().expect("an address");
+            let address: std::net::Ipv6Addr = "::ffff:172.16.99.1".parse().expect("an address");
             fabric.gid(0, 2, 1, None);
             fabric.gid(0, 3, 2, None);
             fabric.gid(0, 6, 2, Some(address.octets()));
