@@ -451,8 +451,8 @@ fn errors_name_the_first(links: Links, of: usize) -> Result<()> {
     Ok(())
 }
 
-/// A job of the program `paired`, over devices with a seed, whose ranks are ready, and the file that
-/// holds it back.
+/// A job of the program `paired` over devices with a seed, all of whose ranks are ready, and the
+/// file that holds it back.
 fn paired(seed: u64) -> Result<(Running, TempPath)> {
     let go_on = NamedTempFile::new()?.into_temp_path();
     let program = PathBuf::from(env!("CARGO_BIN_EXE_paired"));

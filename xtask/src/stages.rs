@@ -370,8 +370,7 @@ fn verbs(context: &Context) -> Result<Count> {
     let by_tcp = ("GASPI_IB_MESSAGES", "tcp".to_owned());
     for name in ["c_programs", "faults", "soak"] {
         count = count + harness(context, name, std::slice::from_ref(&nodes))?;
-        // Each of the faults takes another seed of the devices, which carry messages too: what they
-        // carry else is tried by the suite above.
+        // Faults take several seeds of devices instead, which carry messages too.
         if context.full && name != "faults" {
             count = count + harness(context, name, &[nodes.clone(), by_tcp.clone()])?;
         }
