@@ -1,7 +1,7 @@
 /*
  * Memory that devices read and write, for `cargo xtask rxe`: reserved huge pages, and `ulimit -l`.
  *
- *     memory huge             segments on reserved huge pages, made and bound, up to their last byte
+ *     memory huge             segments on reserved huge pages, made and bound, to their last byte
  *     memory limit            rank 1 may pin too little for gaspi_proc_init
  *     memory segment          rank 1 may pin the first of three segments, not the second
  *     memory fallback         the same, where data may go by TCP: the second goes that way
