@@ -46,10 +46,18 @@ fn exchange(channel: &Channel, index: u64, len: usize) {
     try_exchange(channel, index, len).expect("sent, and received");
 }
 
+/// The same; an error too once the other rank has told that it has given up. A message that was
+/// refused has not been posted, so that nobody else tells its receiver.
 fn try_exchange(channel: &Channel, index: u64, len: usize) -> Result<()> {
-    let other = 1 - channel.me();
-    send(channel, index, len)?;
-    until(channel, || (channel.received(other) > index).then_some(()))?;
+    let (me, other) = (channel.me(), 1 - channel.me());
+    let given_up = || {
+        let reason = "it has given up".to_owned();
+        channel.read_notice(other).map(|_| Err(Error::Refused { rank: Rank(other as u16), reason }))
+    };
+    let unless_given_up = |is_done: bool| if is_done { Some(Ok(())) } else { given_up() };
+    until(channel, || unless_given_up(index < channel.taken(other) + SLOTS))??;
+    post_as(channel, other, index, &bytes(me, index, len), Lifetime::Call)?;
+    until(channel, || unless_given_up(channel.received(other) > index))??;
     let found = whole(channel, other, index, HEADER + len);
     assert!(found == bytes(other, index, len), "message {index} of {other}");
     channel.take(other, index + 1);
@@ -311,6 +319,9 @@ fn data_that_two_pairs_have_lost_is_written_by_the_third() {
             both.wait();
             let mut indices = next..next + 2 * SLOTS;
             let outcome = indices.try_for_each(|index| try_exchange(&channel, index, BYTES));
+            if outcome.is_err() {
+                channel.publish_notice([1; 6]);
+            }
             assert!(outcome.as_ref().err().is_none_or(|error| !error.is_timeout()), "{outcome:?}");
             written.fetch_add(outcome.is_ok().into(), Ordering::Relaxed);
             both.wait();
