@@ -15,6 +15,7 @@ use super::lane::{Lane, LaneState};
 use super::queue_pair::QueuePair;
 use super::receives::Receives;
 use super::{DeviceTable, Verbs};
+use crate::ids::Rank;
 use crate::sync::sleepers::Sleepers;
 use crate::sync::{AtomicU8, AtomicU32, Mutex, Ordering};
 use libibverbs_sys as sys;
@@ -141,6 +142,26 @@ impl DeviceTable {
     /// What is readable when the device says something by itself.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
         self.device.events()
+    }
+
+    /// Why a request to `peer` has failed, and when another pair need not meet that.
+    pub(super) fn failure_of(&self, peer: Rank, status: u32, vendor: u32) -> (String, Again) {
+        let mut reason = self.device.in_words(status, vendor);
+        if status == sys::IBV_WC_RETRY_EXC_ERR {
+            reason = self.with_place(peer, reason);
+        }
+        // Some devices fail requests at once then, others try them again.
+        if self.condition.is_down() {
+            reason = format!("this rank's port is down: {reason}");
+        }
+        let again = match status {
+            // The peer has used the pair before this side had proved it.
+            sys::IBV_WC_WR_FLUSH_ERR => Again::AtOnce,
+            // As while the link is cut.
+            sys::IBV_WC_RETRY_EXC_ERR => Again::Later,
+            _ => Again::NotByTime,
+        };
+        (reason, again)
     }
 }
 

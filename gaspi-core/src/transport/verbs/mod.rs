@@ -74,7 +74,7 @@ use crate::transport::{Behind, Carried, Upcalls};
 use crate::wire::message::{Put, RemoteAddress, Stream};
 use by_number::ByNumber;
 use divert::Diverted;
-use ended::{Again, Ended};
+use ended::Ended;
 use events::{Arming, DeviceCondition, armed};
 use lane::{Lane, LaneState, Request};
 use queue_lanes::QueueLanes;
@@ -572,17 +572,7 @@ impl<'a> Verbs<'a> {
                 }
             }
             Outcome::Failed { status, vendor } => {
-                let mut reason = self.table.device.in_words(status, vendor);
-                if status == libibverbs_sys::IBV_WC_RETRY_EXC_ERR {
-                    reason = self.table.with_place(lane.peer, reason);
-                }
-                let again = match status {
-                    // The peer has used the pair before this side had proved it.
-                    libibverbs_sys::IBV_WC_WR_FLUSH_ERR => Again::AtOnce,
-                    // As while the link is cut.
-                    libibverbs_sys::IBV_WC_RETRY_EXC_ERR => Again::Later,
-                    _ => Again::NotByTime,
-                };
+                let (reason, again) = self.table.failure_of(lane.peer, status, vendor);
                 state.note_failure(&reason, again);
                 drop(state);
                 self.table.has_stalled.store(true, Ordering::Release);

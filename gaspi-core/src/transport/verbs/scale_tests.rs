@@ -4,6 +4,7 @@
 //! handed over here. Figures of docs/scale.md are counted by these tests.
 
 use super::budget::PairKind;
+use super::ended::Again;
 use super::lane::Lane;
 use super::pairing::Step;
 use super::queue_pair::QueuePair;
