@@ -1,7 +1,7 @@
 //! What is said of a bucket that does not end.
 
 use super::*;
-use gaspi_core::{Config, Timeout};
+use gaspi_core::Config;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -197,8 +197,7 @@ fn members_that_have_gone_are_named_as_such() {
             }
             _ => {
                 drop(fusion);
-                // The others do not leave with it.
-                let _ = rt.term(Timeout::Millis(1));
+                rt.term(LIMIT).expect("the others take what is on its way");
                 said(0, 1, &["rank 2 on ", "has left the job"]);
                 gone.wait();
             }
