@@ -2,11 +2,12 @@
  * Requests that are made again where they failed, for `cargo xtask rxe`: a port goes down and comes
  * back under a job whose data goes by devices.
  *
- *     again EACH STARTED STOP
+ *     again EACH STARTED DOWN STOP
  *
  * EACH ranks share a host. Each rank writes to one of the next host and waits, in rounds with a
- * reduction behind each. Once data goes by devices the last rank makes the file STARTED; after the
- * file STOP is there the rounds end as soon as data of all ranks goes by devices again. Whatever
+ * reduction behind each. Once data goes by devices the last rank makes the file STARTED and does
+ * nothing until the file DOWN is there, so that its next write meets the port that is down. After
+ * the file STOP is there the rounds end as soon as data of all ranks goes by devices again. Whatever
  * failed in between is an error that names the peer, and what a successful wait promised has come.
  */
 #include "counters.h"
@@ -24,6 +25,16 @@ static void touch(const char *name) {
   FILE *file = fopen(name, "w");
   CHECK(file != NULL);
   CHECK(fclose(file) == 0);
+}
+
+/* Waits for a file that the script makes. */
+static void wait_for_file(const char *name) {
+  const struct timespec pause = {0, 10 * 1000 * 1000};
+  const time_t begin = time(NULL);
+  while (access(name, F_OK) != 0) {
+    CHECK((unsigned long)(time(NULL) - begin) < LIMIT / 1000);
+    CHECK(nanosleep(&pause, NULL) == 0);
+  }
 }
 
 /* Tells why a request failed, the first time in full. */
@@ -74,7 +85,7 @@ static void run_round(gaspi_rank_t peer, unsigned long round, int news[NEWS]) {
 }
 
 int main(int argc, char **argv) {
-  CHECK(argc == 4);
+  CHECK(argc == 5);
   const int each = atoi(argv[1]);
   CHECK(each > 0);
   job_start();
@@ -96,9 +107,10 @@ int main(int argc, char **argv) {
       started = 1;
       if (is_last) {
         touch(argv[2]);
+        wait_for_file(argv[3]);
       }
     }
-    if (is_last && access(argv[3], F_OK) == 0) {
+    if (is_last && access(argv[4], F_OK) == 0) {
       news[RUNNING] = 0;
     }
   }
