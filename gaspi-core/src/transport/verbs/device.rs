@@ -6,7 +6,6 @@
 
 use super::atomics::AtomicReach;
 use super::budget::{self, Budget};
-use super::ended::FLUSHED;
 use super::opened::{Opened, Wishes, load};
 use super::port::{DeviceLimits, GidTable, Port};
 use super::port_rows::PortRow;
@@ -257,7 +256,9 @@ impl Device {
             }
             sys::IBV_WC_LOC_PROT_ERR => "this rank's device does not know the local memory",
             // Without an error before it: that was of a request of the other end.
-            sys::IBV_WC_WR_FLUSH_ERR => FLUSHED,
+            sys::IBV_WC_WR_FLUSH_ERR => {
+                "the pair was ended by an access of the other end, as to a segment that was deleted"
+            }
             _ => "the device reports an error",
         };
         // SAFETY: the library has a text for each number.

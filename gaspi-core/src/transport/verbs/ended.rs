@@ -74,15 +74,20 @@ struct Lost {
 pub(super) struct Failure {
     pub(super) reason: String,
     pub(super) again: Again,
-    /// Connections leave it, and nothing has failed.
-    pub(super) is_return: bool,
+    pub(super) cause: Cause,
     /// Nothing comes by it any more, nor is anything sent.
     pub(super) is_stopped: bool,
 }
 
-/// How the reason of a pair begins whose requests were flushed without an error before.
-pub(super) const FLUSHED: &str =
-    "the pair was ended by an access of the other end, as to a segment that was deleted";
+/// What ends a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    Error,
+    /// Requests were flushed without an error before: the error is somewhere else.
+    Flush,
+    /// Connections leave it, and nothing has failed.
+    Return,
+}
 
 /// When another attempt at a pair need not meet what this one has met, if that has not been up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,14 +100,9 @@ pub(super) enum Again {
 }
 
 impl Failure {
-    /// Only that requests were flushed is known: that has a reason somewhere else.
-    pub(super) fn is_flush(&self) -> bool {
-        self.reason.starts_with(FLUSHED)
-    }
-
-    /// It has failed, and was not stopped yet.
+    /// An error whose pair was not stopped yet.
     pub(super) fn new(reason: &str, again: Again) -> Failure {
-        Failure { reason: reason.to_owned(), again, is_return: false, is_stopped: false }
+        Failure { reason: reason.to_owned(), again, cause: Cause::Error, is_stopped: false }
     }
 }
 

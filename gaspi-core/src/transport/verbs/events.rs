@@ -10,7 +10,7 @@
 //! looks once more then, since nobody tells of what has come before.
 
 use super::device::Device;
-use super::ended::{Again, Failure};
+use super::ended::{Again, Cause, Failure};
 use super::lane::{Lane, LaneState};
 use super::queue_pair::QueuePair;
 use super::receives::Receives;
@@ -145,7 +145,7 @@ impl DeviceTable {
     }
 
     /// Why a request to `peer` has failed, and when another pair need not meet that.
-    pub(super) fn failure_of(&self, peer: Rank, status: u32, vendor: u32) -> (String, Again) {
+    pub(super) fn failure_of(&self, peer: Rank, status: u32, vendor: u32) -> Failure {
         let mut reason = self.device.in_words(status, vendor);
         if status == sys::IBV_WC_RETRY_EXC_ERR {
             reason = self.with_place(peer, reason);
@@ -154,14 +154,14 @@ impl DeviceTable {
         if self.condition.is_down() {
             reason = format!("this rank's port is down: {reason}");
         }
-        let again = match status {
+        let (again, cause) = match status {
             // The peer has used the pair before this side had proved it.
-            sys::IBV_WC_WR_FLUSH_ERR => Again::AtOnce,
+            sys::IBV_WC_WR_FLUSH_ERR => (Again::AtOnce, Cause::Flush),
             // As while the link is cut.
-            sys::IBV_WC_RETRY_EXC_ERR => Again::Later,
-            _ => Again::NotByTime,
+            sys::IBV_WC_RETRY_EXC_ERR => (Again::Later, Cause::Error),
+            _ => (Again::NotByTime, Cause::Error),
         };
-        (reason, again)
+        Failure { reason, again, cause, is_stopped: false }
     }
 }
 
@@ -348,11 +348,11 @@ impl Verbs<'_> {
 impl LaneState {
     /// The device has reported that the pair has failed: that is why requests were flushed.
     fn note_fatal(&mut self) {
-        let Failure { reason, again, .. } = Failure::new(FATAL, Again::NotByTime);
         match &mut self.failed {
-            None => self.note_failure(&reason, again),
-            Some(failure) if failure.is_flush() => {
-                (failure.reason, failure.again) = (reason, again)
+            None => self.note_failure(FATAL, Again::NotByTime),
+            Some(failure) if failure.cause == Cause::Flush => {
+                let is_stopped = failure.is_stopped;
+                *failure = Failure { is_stopped, ..Failure::new(FATAL, Again::NotByTime) };
             }
             Some(_) => {}
         }

@@ -11,7 +11,7 @@ use super::byte_stream::StreamUser;
 use super::chain::Assembly;
 use super::direct::{Direct, Run, SIGNAL_EVERY};
 use super::divert::{Diversion, Diverted};
-use super::ended::{Again, Counts, Ended, Failure, Outbox};
+use super::ended::{Again, Cause, Counts, Ended, Failure, Outbox};
 use super::guests::{Route, Sharing};
 use super::kept::{KeptData, Posted};
 use super::pairing::PairState;
@@ -235,7 +235,7 @@ impl LaneState {
 
     /// The same where connections leave the pair, which nothing has failed on.
     pub(super) fn note_return(&mut self, reason: &str) {
-        let failure = || Failure { is_return: true, ..Failure::new(reason, Again::AtOnce) };
+        let failure = || Failure { cause: Cause::Return, ..Failure::new(reason, Again::AtOnce) };
         self.failed.get_or_insert_with(failure);
     }
 
@@ -268,7 +268,7 @@ impl LaneState {
 
     /// Whether connections leave the pair, which nothing has failed on.
     pub(super) fn is_return(&self) -> bool {
-        self.failed.as_ref().is_some_and(|failure| failure.is_return)
+        self.failed.as_ref().is_some_and(|failure| failure.cause == Cause::Return)
     }
 
     /// Whether another attempt would meet the same at once.

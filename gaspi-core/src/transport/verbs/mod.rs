@@ -572,8 +572,8 @@ impl<'a> Verbs<'a> {
                 }
             }
             Outcome::Failed { status, vendor } => {
-                let (reason, again) = self.table.failure_of(lane.peer, status, vendor);
-                state.note_failure(&reason, again);
+                let failure = self.table.failure_of(lane.peer, status, vendor);
+                state.failed.get_or_insert(failure);
                 drop(state);
                 self.table.has_stalled.store(true, Ordering::Release);
             }
