@@ -2,13 +2,14 @@
  * Requests that are made again where they failed, for `cargo xtask rxe`: a port goes down and comes
  * back under a job whose data goes by devices.
  *
- *     again EACH STARTED DOWN STOP
+ *     again EACH STARTED DOWN MET STOP
  *
  * EACH ranks share a host. Each rank writes to one of the next host and waits, in rounds with a
  * reduction behind each. Once data goes by devices the last rank makes the file STARTED and does
- * nothing until the file DOWN is there, so that its next write meets the port that is down. After
- * the file STOP is there the rounds end as soon as data of all ranks goes by devices again. Whatever
- * failed in between is an error that names the peer, and what a successful wait promised has come.
+ * nothing until the file DOWN is there. Its next write meets the port that is down, behind which it
+ * makes the file MET. After the file STOP is there the rounds end as soon as data of all ranks goes
+ * by devices again. Whatever failed in between is an error that names the peer, and what a
+ * successful wait promised has come.
  */
 #include "counters.h"
 
@@ -20,6 +21,8 @@ enum { BY_DEVICE, RUNNING, NEWS };
 
 static char *memory;
 static unsigned long errors;
+/* Made behind the next write, if it is the one that meets the port that is down. */
+static const char *met;
 
 static void touch(const char *name) {
   FILE *file = fopen(name, "w");
@@ -61,6 +64,10 @@ static void write_round(gaspi_rank_t peer, unsigned long round) {
   do {
     CHECK((unsigned long)(time(NULL) - begin) < LIMIT / 1000);
     got = gaspi_write(SEGMENT, 0, peer, SEGMENT, place_of(round), sizeof round, QUEUE, LIMIT);
+    if (met != NULL) {
+      touch(met);
+      met = NULL;
+    }
     if (got == GASPI_SUCCESS) {
       got = gaspi_wait(QUEUE, LIMIT);
     }
@@ -85,7 +92,7 @@ static void run_round(gaspi_rank_t peer, unsigned long round, int news[NEWS]) {
 }
 
 int main(int argc, char **argv) {
-  CHECK(argc == 5);
+  CHECK(argc == 6);
   const int each = atoi(argv[1]);
   CHECK(each > 0);
   job_start();
@@ -108,9 +115,10 @@ int main(int argc, char **argv) {
       if (is_last) {
         touch(argv[2]);
         wait_for_file(argv[3]);
+        met = argv[4];
       }
     }
-    if (is_last && access(argv[4], F_OK) == 0) {
+    if (is_last && access(argv[5], F_OK) == 0) {
       news[RUNNING] = 0;
     }
   }
