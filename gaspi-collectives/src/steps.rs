@@ -45,7 +45,8 @@ pub struct Shape {
     pub slots: u32,
     /// Bytes of staging that a member publishes with an arrival.
     pub stage_bytes: u64,
-    /// Whether ranks of this node share cores: an arrival then takes context switches.
+    /// Whether members share cores: an arrival within a node then takes context switches, and each
+    /// message between nodes delays another member.
     pub shares_cores: bool,
     /// Whether all members are on one machine: messages between nodes then cost its cores.
     pub one_machine: bool,

@@ -231,7 +231,7 @@ impl Channel {
         self.members[member].device.is_some()
     }
 
-    /// Whether a member of this node finds that its ranks share cores; the same on all of them.
+    /// Whether members share cores, as far as all of them know.
     pub fn shares_cores(&self) -> bool {
         self.placement.shares_cores
     }

@@ -7,13 +7,20 @@
 //!   ones go up.
 //! - gather, scatter: what a subtree has goes over each edge in one; the root receives or sends
 //!   (n - 1)/n of the data, its children up to half of it.
+//! - barrier: up to member 0 and down again, by 2 (n - 1) empty messages: gaspi-core's schedule of
+//!   that name.
 //!
-//! Places are counted from the root. The children of place v are v + 1, v + 2, v + 4, ... up to the
-//! lowest bit of v; the subtree of v + 2^k has the 2^k places from there on. Children are combined
-//! in that order, each behind what there is: in order where the root is member 0.
+//! Places are counted from the root, as in gaspi-core's tree. The children of place v are v + 1,
+//! v + 2, v + 4, ... up to the lowest bit of v; the subtree of v + 2^k has the 2^k places from
+//! there on. Children are combined in that order, each behind what there is: in order where the
+//! root is member 0.
+
+use gaspi_core::binomial_tree as tree;
+use gaspi_core::schedule::Pattern;
 
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team, pieces, scratch};
+use super::told;
 use crate::collective::Collective;
 use crate::steps::{Place, Shape, Span, Step};
 
@@ -39,6 +46,7 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
         Collective::Allreduce => allreduce(&mut program, &Team::all(shape), input, output),
         Collective::Gather => gather(&mut program, shape, &team),
         Collective::Scatter => scatter(&mut program, shape, &team),
+        Collective::Barrier => told::barrier(&mut program, &Team::all(shape), Pattern::Tree),
         _ => return None,
     }
     Some(program.into_steps())
@@ -53,20 +61,17 @@ pub(super) struct Family {
 
 impl Family {
     pub(super) fn of(place: u32, size: u32) -> Family {
-        let lowest =
-            if place == 0 { size.next_power_of_two() } else { place & place.wrapping_neg() };
-        let below = (0..lowest.ilog2()).map(|bit| place + (1 << bit));
+        let children = tree::children(place as usize, size as usize);
         Family {
-            parent: (place != 0).then(|| place & (place - 1)),
-            children: below.filter(|child| *child < size).collect(),
+            parent: tree::parent(place as usize).map(|parent| parent as u32),
+            children: children.map(|child| child as u32).collect(),
         }
     }
 }
 
 /// How many places the subtree of a place has.
 pub(super) fn subtree(place: u32, size: u32) -> u32 {
-    let lowest = if place == 0 { size } else { place & place.wrapping_neg() };
-    lowest.min(size - place)
+    tree::subtree(place as usize, size as usize) as u32
 }
 
 /// Sends what the first of the team has in `data` into the `data` of the others.

@@ -7,15 +7,17 @@
 //! - broadcast, reduce: a binomial tree of the first ones, and below each that of its node; pieces
 //!   follow each other through both. Between nodes: the data k - 1 times in all.
 //! - all-gather: blocks to the first one of each node, round a ring of these, down the trees.
-//! - barrier: up the trees, dissemination, down the trees.
+//! - barrier: up the trees, between the first ones by the pattern that gaspi_barrier takes there,
+//!   down the trees.
 //!
 //! Members of a node need not be neighbours: not in order.
 
+use gaspi_core::schedule::Pattern;
+
 use super::binomial_tree::{self, Family};
 use super::blocks::{Blocks, Part};
-use super::dissemination;
 use super::program::{Program, Team, pieces};
-use super::{recursive_doubling, ring};
+use super::{recursive_doubling, ring, told};
 use crate::collective::Collective;
 use crate::steps::{Shape, Span, Step};
 
@@ -97,7 +99,7 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
             }
         }
         Collective::Allgather => allgather(&mut program, shape, &nodes),
-        Collective::Barrier => barrier(&mut program, &nodes),
+        Collective::Barrier => barrier(&mut program, shape, &nodes),
         _ => return None,
     }
     Some(program.into_steps())
@@ -139,7 +141,7 @@ fn allgather(program: &mut Program, shape: &Shape, nodes: &Nodes) {
     binomial_tree::broadcast(program, &nodes.own, program.output(blocks.whole()));
 }
 
-fn barrier(program: &mut Program, nodes: &Nodes) {
+fn barrier(program: &mut Program, shape: &Shape, nodes: &Nodes) {
     let team = &nodes.own;
     let Family { parent, children } = Family::of(team.me, team.size());
     let parent = parent.map(|parent| team.member(parent));
@@ -150,7 +152,8 @@ fn barrier(program: &mut Program, nodes: &Nodes) {
         program.extend([program.signal(parent), program.awaited(parent)]);
     }
     if let Some(first) = &nodes.first {
-        dissemination::barrier(program, first);
+        let pattern = Pattern::of(first.size() as usize, || shape.shares_cores);
+        told::barrier(program, first, pattern);
     }
     for child in children.iter().rev() {
         program.push(program.signal(team.member(*child)));

@@ -28,6 +28,7 @@ mod reduce_scatter_allgather;
 mod ring;
 mod single_copy;
 mod sliced_copy;
+mod told;
 
 /// How contributions are combined. Algorithms of the same grouping give the same bits, which
 /// [`crate::proof`] proves.
@@ -144,7 +145,7 @@ impl Algorithm {
                 matches!(collective, Allreduce | Reduce | Broadcast | Allgather | Barrier)
             }
             Algorithm::BinomialTree => {
-                matches!(collective, Allreduce | Reduce | Broadcast | Gather | Scatter)
+                matches!(collective, Allreduce | Reduce | Broadcast | Gather | Scatter | Barrier)
             }
             Algorithm::Pairwise => matches!(collective, Alltoall | ReduceScatter),
             Algorithm::Dissemination => matches!(collective, Barrier | Allgather),

@@ -17,6 +17,7 @@
 use super::blocks::{Blocks, Part};
 use super::fold::{self, Fold};
 use super::program::{Program, Team, scratch};
+use super::told::Told;
 use crate::collective::Collective;
 use crate::steps::{Shape, Span, Step};
 
@@ -31,7 +32,7 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
             allreduce(&mut program, &team, own, partial, sum);
         }
         Collective::Allgather => allgather(&mut program, shape, &team),
-        Collective::Barrier => barrier(&mut program, &team),
+        Collective::Barrier => tell(&mut program, &team, &Told::Nothing),
         _ => return None,
     }
     Some(program.into_steps())
@@ -81,64 +82,34 @@ fn allgather(program: &mut Program, shape: &Shape, team: &Team) {
     let mine = blocks.block(team.me);
     let input = program.input(Part { offset: 0, bytes: mine.bytes });
     program.copy(program.output(mine), input);
+    tell(program, team, &Told::Blocks(&blocks));
+}
+
+/// All know of all, whatever is told of them.
+fn tell(program: &mut Program, team: &Team, told: &Told<'_>) {
     let fold = Fold::new(team);
-    let everything_else = |place: u32| {
-        let before = blocks.range(0, place);
-        let behind = blocks.range(place + 1, team.size() - place - 1);
-        [before, behind].into_iter()
-    };
+    let others = |place: u32| (place + 1, team.size() - 1);
     let (number, folded) = match fold.part(team.me) {
         fold::Part::Active { number, folded } => (number, folded),
         fold::Part::Folded { by } => {
             let peer = team.member(by);
-            program.extend(program.sends(peer, input));
-            for part in everything_else(team.me) {
-                program.extend(program.receives(peer, program.output(part)));
-            }
+            program.extend(told.sends(program, peer, (team.me, 1)));
+            program.extend(told.receives(program, peer, others(team.me)));
             return;
         }
     };
     if let Some(place) = folded {
-        let part = program.output(blocks.block(place));
-        program.extend(program.receives(team.member(place), part));
+        program.extend(told.receives(program, team.member(place), (place, 1)));
     }
     for distance in (0..fold.active.ilog2()).map(|round| 1 << round) {
         let peer = number ^ distance;
-        let window = |number: u32| {
-            let (first, len) = fold.stands_for(number & !(distance - 1), distance);
-            program.output(blocks.range(first, len))
-        };
+        let window = |number: u32| fold.stands_for(number & !(distance - 1), distance);
         let member = team.member(fold.place(peer));
-        let sends = program.sends(member, window(number));
-        let receives = program.receives(member, window(peer));
+        let sends = told.sends(program, member, window(number));
+        let receives = told.receives(program, member, window(peer));
         program.exchange(sends, receives);
     }
     if let Some(place) = folded {
-        for part in everything_else(place) {
-            program.extend(program.sends(team.member(place), program.output(part)));
-        }
-    }
-}
-
-/// Nobody leaves before all have come.
-pub(super) fn barrier(program: &mut Program, team: &Team) {
-    let fold = Fold::new(team);
-    let (number, folded) = match fold.part(team.me) {
-        fold::Part::Active { number, folded } => (number, folded.map(|place| team.member(place))),
-        fold::Part::Folded { by } => {
-            let signal = program.signal(team.member(by));
-            program.extend([signal, program.awaited(team.member(by))]);
-            return;
-        }
-    };
-    if let Some(peer) = folded {
-        program.push(program.awaited(peer));
-    }
-    for distance in (0..fold.active.ilog2()).map(|round| 1 << round) {
-        let peer = team.member(fold.place(number ^ distance));
-        program.extend([program.signal(peer), program.awaited(peer)]);
-    }
-    if let Some(peer) = folded {
-        program.push(program.signal(peer));
+        program.extend(told.sends(program, team.member(place), others(place)));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::TURN_BYTES_MIN;
 use super::extents::extents;
+use super::select;
 use crate::algorithms::{Algorithm, fold};
 use crate::collective::Collective;
 use crate::steps::{Shape, Step};
@@ -80,7 +81,7 @@ impl AgreementGuard {
             false => steps,
         };
         let meet = |wanted: bool| {
-            let steps = || Algorithm::Dissemination.steps(Collective::Barrier, shape);
+            let steps = || select::meeting(shape).ok()?.steps(Collective::Barrier, shape);
             wanted.then(steps).flatten().unwrap_or_default()
         };
         [meet(self.meets_before), steps, meet(self.meets_after)].concat()

@@ -8,6 +8,8 @@
 
 use std::fmt;
 
+use gaspi_core::schedule::Pattern;
+
 use crate::algorithms::Algorithm;
 use crate::collective::Collective;
 use crate::mode::Mode;
@@ -35,6 +37,8 @@ enum Place {
     SharedNodes,
     /// A node for each member, all on one machine.
     OneMachine,
+    /// Where members that have no data tell each other along a tree.
+    Tree,
     /// Any.
     Any,
 }
@@ -98,13 +102,14 @@ const UNMAPPED_TWO_MEMBERS: u64 = 4096 * KIB;
 
 use Algorithm as A;
 use Collective as C;
-use Place::{Any, OneNode, SharedNodes};
+use Place::{Any, OneNode, SharedNodes, Tree};
 
 /// Limits between algorithms of messages: another round takes some microseconds and saves bytes, of
 /// which a second moves some gigabytes.
 static TABLE: &[Row] = &[
     row(C::Barrier, A::Inline, OneNode, 1, ALL),
     row(C::Barrier, A::Hierarchical, SharedNodes, 1, ALL),
+    row(C::Barrier, A::BinomialTree, Tree, 1, ALL),
     row(C::Barrier, A::Dissemination, Any, 1, ALL),
     row(C::Allreduce, A::Inline, OneNode, 1, ALL),
     row(C::Allreduce, A::CopyInCopyOut, OneNode, 1, STAGED),
@@ -285,6 +290,16 @@ fn first_in(
     })
 }
 
+/// Whether gaspi_barrier of as many nodes goes along a tree.
+fn by_tree(shape: &Shape) -> bool {
+    Pattern::of(shape.size as usize, || shape.shares_cores) == Pattern::Tree
+}
+
+/// The algorithm of a barrier by messages, wherever the members are.
+pub(super) fn meeting(shape: &Shape) -> Result<Algorithm, Unserved> {
+    choose_where(Collective::Barrier, shape, |algorithm| !algorithm.requires_one_node())
+}
+
 fn first_of(
     table: &[Row],
     collective: Collective,
@@ -299,6 +314,7 @@ fn first_of(
             Place::OneNode => one_node,
             Place::SharedNodes => !one_node && nodes < shape.size,
             Place::OneMachine => shape.one_machine && nodes == shape.size,
+            Place::Tree => by_tree(shape),
             Place::Any => true,
         };
         let is_for = row.collective == collective && is_there;

@@ -1,6 +1,7 @@
 //! The selection serves every shape, is the same for all members, and obeys requests.
 
 use super::*;
+use crate::steps::Step;
 
 fn shape(size: u32, count: u64, nodes: u32) -> Shape {
     Shape {
@@ -185,4 +186,50 @@ fn cores_choose_among_those_of_one_order_in_the_stable_mode() {
     let stable = |shape: &Shape| choose_in(Mode::Stable, C::Allreduce, shape, |_| true);
     assert_eq!(stable(&alone), Ok(A::SingleCopy));
     assert_eq!(stable(&sharing), Ok(A::CopyInCopyOut));
+}
+
+/// The messages of a barrier between nodes, from and to their first members' nodes.
+fn between_nodes(shape: &Shape) -> Vec<(u32, u32)> {
+    let node = |member: u32| shape.nodes[member as usize];
+    let of_member = |me: u32| {
+        let shape = Shape { me, ..shape.clone() };
+        let steps = meeting(&shape).unwrap().steps(Collective::Barrier, &shape).unwrap();
+        let to = |step: Step| if let Step::Send { to, .. } = step { Some(to) } else { None };
+        let sends: Vec<u32> = steps.into_iter().filter_map(to).collect();
+        sends.into_iter().map(move |to| (node(me), node(to))).filter(|(from, to)| from != to)
+    };
+    let mut all: Vec<(u32, u32)> = (0..shape.size).flat_map(of_member).collect();
+    all.sort_unstable();
+    all
+}
+
+#[test]
+fn barriers_send_the_messages_of_the_standard_between_nodes() {
+    for nodes in 2..=70 {
+        for each in [1, 2, 5] {
+            for shares_cores in [false, true] {
+                // Members of a node are no neighbours.
+                let members = (0..nodes * each).map(|member| member % nodes).collect();
+                let shape = Shape { nodes: members, shares_cores, ..shape(nodes * each, 0, 1) };
+                let n = nodes as usize;
+                let pattern = Pattern::of(n, || shares_cores);
+                let of_node = |node: usize| {
+                    let outgoing = pattern.schedule(n, node).outgoing;
+                    let to: Vec<usize> =
+                        outgoing.iter().flat_map(|next| next.to.to_vec()).collect();
+                    to.into_iter().map(move |to| (node as u32, to as u32))
+                };
+                let mut standard: Vec<(u32, u32)> = (0..n).flat_map(of_node).collect();
+                standard.sort_unstable();
+                assert_eq!(between_nodes(&shape), standard, "{nodes} nodes of {each}");
+                let most = match pattern {
+                    Pattern::Tree => 2 * (n - 1),
+                    Pattern::Dissemination => n * n.next_power_of_two().ilog2() as usize,
+                };
+                assert_eq!(standard.len(), most);
+                let chosen = choose(Collective::Barrier, &shape, None).unwrap();
+                assert_eq!(Ok(chosen), meeting(&shape), "there are no lines");
+            }
+        }
+    }
 }

@@ -17,6 +17,7 @@ use super::spec::{ChannelSpec, DataSpec, digest};
 use super::status::status_words;
 use super::{Channel, KnownFailures, Member, OwnPart};
 use crate::callback::may_wait;
+use crate::control::leaders::crowded::is_crowded;
 use crate::control::reason::{Report, has_failed};
 use crate::control::{CallKey, CallKind, GroupCall, describe_call};
 use crate::error::{Error, Result};
@@ -42,12 +43,12 @@ fn key_of(kind: CallKind, details: u64) -> CallKey {
     CallKey { kind, arguments: details, signature, describe: describe_call }
 }
 
-/// How the members are placed, on which members of a node agree. It never changes.
+/// How the members are placed, on which all agree. It never changes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Placement {
     /// Each member may copy from and to the processes of all others of its node.
     pub(super) all_reachable: bool,
-    /// A member of this node finds that its ranks share cores.
+    /// Members share cores.
     pub(super) shares_cores: bool,
     /// All members are on one machine, of whatever nodes.
     pub(super) is_one_machine: bool,
@@ -466,10 +467,16 @@ impl Inner {
 
     fn placement(&self, ranks: &[Rank], offers: &[Offer]) -> Placement {
         let machine = |rank: Rank| self.ranks.cards.at(rank).machine();
-        let mut both = ranks.iter().zip(offers);
+        let is_one_node = ranks.iter().all(|rank| self.ranks.is_local(*rank));
+        // Within a node a limit may be one member's own. Between nodes channels go by what steps of
+        // groups go by, which ranks know without having told each other.
+        let shares_cores = match is_one_node {
+            true => offers.iter().any(|offer| offer.shares_cores),
+            false => is_crowded(&self.ranks, ranks),
+        };
         Placement {
             all_reachable: offers.iter().all(|offer| offer.reachable),
-            shares_cores: both.any(|(rank, o)| self.ranks.is_local(*rank) && o.shares_cores),
+            shares_cores,
             is_one_machine: ranks.iter().all(|rank| machine(*rank) == machine(self.ranks.me)),
         }
     }

@@ -5,7 +5,7 @@
 //! They belong to the step that all have arrived at before, which begins a window. A member that
 //! arrives at the next step has taken all of its own, so chunks of one window at most are kept.
 
-use super::leaders::schedule::CHUNK_TAGS;
+use super::leaders::CHUNK_TAGS;
 use crate::ids::{GroupId, Rank};
 use crate::sync::Mutex;
 use crate::wire::message::Lines;

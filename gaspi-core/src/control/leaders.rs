@@ -1,7 +1,7 @@
 //! Steps of groups that span nodes: the first member of each node, its leader, speaks for it.
 //!
 //! Within a node members see each other's arrival slots. Once all of a node have arrived its leader
-//! exchanges messages with other leaders, as its [`schedule`] says, until it knows that all members
+//! exchanges messages with other leaders, as its [`Schedule`] says, until it knows that all members
 //! have. Messages carry the signature of the step, and a line of each member that they tell of: the
 //! words of its arrival and what it has staged, if there are any. The leader then publishes the
 //! lines ([`SharedArea::lines`]), and the step in its mark ([`SharedArea::has_exchanged`]), for the
@@ -22,13 +22,13 @@
 //! [`SharedArea::lines`]: crate::transport::shm::area::SharedArea::lines
 //! [`SharedArea::has_exchanged`]: crate::transport::shm::area::SharedArea::has_exchanged
 
-mod crowded;
+pub(crate) mod crowded;
 mod procedures;
 pub(crate) mod route;
-pub(super) mod schedule;
 
 use crate::ids::{GroupId, Rank};
 use crate::policy::rank_tree::{Order, RankTree};
+use crate::policy::schedule::{Nodes, Pattern, Schedule, TAGS};
 use crate::ranks::Ranks;
 use crate::remote_arrivals::incarnation;
 use crate::sync::Mutex;
@@ -37,7 +37,6 @@ use crate::wire::message::{Arrival, LastStep, Lines};
 use crate::wire::shared_layout::lines_bytes;
 use crowded::is_crowded;
 use route::Route;
-use schedule::{Nodes, Schedule, TAGS};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,6 +47,9 @@ const PATIENCE: Duration = Duration::from_millis(1);
 /// Lines of up to so many words go along a tree where members share cores. Longer ones hold what
 /// members have staged; from the root they would go to all in messages of all lines.
 const WORDS_BY_TREE: usize = PAYLOAD_WORDS;
+
+/// Tags from here on are those of chunks that members send each other (`control/chunks.rs`).
+pub(super) const CHUNK_TAGS: u8 = TAGS as u8;
 
 /// How long the lines are that leaders tell of each member, in words.
 #[derive(Debug, Clone, Copy)]
@@ -138,8 +140,8 @@ impl<'a> Places<'a> {
 
     /// The leaders as the member `me` sees them, with room for so many words of lines.
     fn leaders(self, me: usize, room: usize) -> Leaders {
-        let is_tree = self.order.nodes() > 2 && self.is_crowded();
-        Leaders::new(self.ranks, self.order, me, (is_tree, room))
+        let pattern = Pattern::of(self.order.nodes(), || self.is_crowded());
+        Leaders::new(self.ranks, self.order, me, (pattern, room))
     }
 }
 
@@ -165,7 +167,7 @@ impl Leaders {
         ranks: &Arc<[Rank]>,
         order: Arc<Order>,
         me: usize,
-        (is_tree, room): (bool, usize),
+        (pattern, room): (Pattern, usize),
     ) -> Leaders {
         let tree = RankTree::of(order, Rank(me as u16));
         let (order, node) = (tree.order(), tree.node());
@@ -180,10 +182,9 @@ impl Leaders {
             let receivers = schedule.outgoing.iter().map(|outgoing| receivers(&outgoing.to));
             Messages { receivers: receivers.collect(), schedule }
         };
-        let of_words = if is_tree { Schedule::tree } else { Schedule::dissemination };
         let duty = leads.then(|| Duty {
-            of_words: messages(of_words(n, node)),
-            of_stages: messages(Schedule::dissemination(n, node)),
+            of_words: messages(pattern.schedule(n, node)),
+            of_stages: messages(Pattern::Dissemination.schedule(n, node)),
         });
         let (ranks, neighbours) = (Arc::clone(ranks), Mutex::default());
         Leaders { ranks, locals, duty, room, tree, neighbours }

@@ -7,7 +7,7 @@
 
 use super::call::GroupCall;
 use super::chunks::CHUNKS_MAX;
-use super::leaders::schedule::CHUNK_TAGS;
+use super::leaders::CHUNK_TAGS;
 use super::{CALL_BITS, has_data};
 use crate::error::{Error, Result};
 use crate::os::clock;

@@ -15,11 +15,17 @@ pub fn mask() -> Vec<u64> {
         // More than 1024 cores, or refused: everything the machine has counts as usable.
         Err(_) => {
             let cores = std::thread::available_parallelism().map_or(1, usize::from);
-            words = (0..cores.div_ceil(64)).map(|_| u64::MAX).collect();
-            if let Some(last) = words.last_mut().filter(|_| !cores.is_multiple_of(64)) {
-                *last = (1 << (cores % 64)) - 1;
-            }
+            words = first(cores);
         }
+    }
+    words
+}
+
+/// The mask of so many cores, from the first one on.
+pub fn first(count: usize) -> Vec<u64> {
+    let mut words = vec![u64::MAX; count.div_ceil(64)];
+    if let Some(last) = words.last_mut().filter(|_| !count.is_multiple_of(64)) {
+        *last = (1 << (count % 64)) - 1;
     }
     words
 }
@@ -79,6 +85,13 @@ pub fn count(mask: &[u64]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_first_cores_are_as_many_as_are_asked_for() {
+        for count in [0, 1, 63, 64, 65, 512] {
+            assert_eq!(cores(&first(count)), (0..count).collect::<Vec<_>>());
+        }
+    }
 
     #[test]
     fn masks_are_listed_as_runs() {

@@ -4,6 +4,7 @@
 //! Invariant: a parent comes before its child in the order of the nodes and of the ranks in them,
 //! so that edges form no circle, whatever each rank knows of who lives.
 
+use super::binomial_tree::{self, height};
 use crate::ids::Rank;
 use std::sync::Arc;
 
@@ -152,12 +153,12 @@ impl RankTree {
     /// All ranks, those first that have most others below them while all live.
     pub(crate) fn highest_first(&self) -> Vec<Rank> {
         let of_node = |node| {
-            let height = move |at| match at {
-                0 => u32::BITS + height_of(node),
-                position => height_of(position),
+            let height_at = move |at| match at {
+                0 => u32::BITS + height(node),
+                position => height(position),
             };
             let ranks = self.order.of_node(node).iter().enumerate();
-            ranks.map(move |(at, rank)| (height(at), *rank))
+            ranks.map(move |(at, rank)| (height_at(at), *rank))
         };
         let mut all: Vec<_> = (0..self.order.nodes()).flat_map(of_node).collect();
         all.sort_by_key(|(height, _)| std::cmp::Reverse(*height));
@@ -170,15 +171,15 @@ impl RankTree {
     }
 }
 
-/// The index without its lowest bit; the next living ancestor if that one is gone, else the lowest
-/// living index.
+/// The parent of an index; the next living ancestor if that one is gone, else the lowest living
+/// index.
 fn parent_of(of: usize, lives: impl Fn(usize) -> bool) -> Option<usize> {
     let mut ancestor = of;
-    while ancestor != 0 {
-        ancestor &= ancestor - 1;
-        if lives(ancestor) {
-            return Some(ancestor);
+    while let Some(parent) = binomial_tree::parent(ancestor) {
+        if lives(parent) {
+            return Some(parent);
         }
+        ancestor = parent;
     }
     (0..of).find(|index| lives(*index))
 }
@@ -192,18 +193,12 @@ fn children_of(of: usize, count: usize, lives: impl Fn(usize) -> bool) -> Vec<us
     }
     let mut children = Vec::new();
     while let Some(at) = above.pop() {
-        let below = (0..height_of(at)).map(|bit| at + (1 << bit));
-        for index in below.take_while(|index| *index < count) {
+        for index in binomial_tree::children(at, count) {
             if lives(index) { children.push(index) } else { above.push(index) }
         }
     }
     children.retain(|index| *index != of);
     children
-}
-
-/// How many levels of the tree are below an index.
-fn height_of(index: usize) -> u32 {
-    if index == 0 { u32::BITS } else { index.trailing_zeros() }
 }
 
 #[cfg(test)]

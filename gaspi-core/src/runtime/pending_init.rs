@@ -156,7 +156,10 @@ fn card(
         machine: 0,
         endpoints,
         host: job.hosts.get(job.rank.index()).cloned().unwrap_or_default(),
-        cpus: affinity::mask().into(),
+        cpus: match job.machine.cores {
+            Some(cores) => affinity::first(cores as usize).into(),
+            None => affinity::mask().into(),
+        },
         networks: networks.into(),
     })
 }

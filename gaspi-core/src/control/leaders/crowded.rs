@@ -4,8 +4,8 @@ use crate::ids::Rank;
 use crate::os::{affinity, temporary};
 use crate::ranks::Ranks;
 
-/// Whether members share cores.
-pub(super) fn is_crowded(job: &Ranks, ranks: &[Rank]) -> bool {
+/// Whether members share cores. All ranks of the job find the same.
+pub(crate) fn is_crowded(job: &Ranks, ranks: &[Rank]) -> bool {
     let cards = &job.cards;
     let machines = cards.iter().map(|card| [card.machine(), card.rank().0.into()]);
     let crowded = temporary::with_pairs(cards.len(), machines, |machines| {

@@ -3,9 +3,9 @@
 //! [`TEAM`] members of a node speaks for these with the leader. Where leaders save nothing, each
 //! member tells each.
 
-use super::schedule::TAGS;
 use super::{Leaders, Messages, PATIENCE, Places};
 use crate::ids::Rank;
+use crate::policy::schedule::TAGS;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -10,6 +10,7 @@ use crate::timeout::Timeout;
 use crate::wire::message::Commit;
 
 const SIGNATURE: u64 = 7;
+const PATTERNS: [Pattern; 2] = [Pattern::Tree, Pattern::Dissemination];
 const NO_LINES: LineWidth = LineWidth { words: 0, staged: 0 };
 
 fn order(nodes: &[u32]) -> Arc<Order> {
@@ -32,12 +33,12 @@ struct Group {
 
 impl Group {
     /// Of members on these nodes, in an incarnation.
-    fn new(nodes: &[u32], is_tree: bool, (incarnation, width): (u32, usize)) -> Group {
+    fn new(nodes: &[u32], pattern: Pattern, (incarnation, width): (u32, usize)) -> Group {
         // Not their indices.
         let ranks: Arc<[Rank]> =
             (0..nodes.len()).map(|member| Rank(3 * member as u16 + 1)).collect();
         let members = (0..nodes.len()).map(|me| {
-            let leaders = Arc::new(Leaders::new(&ranks, order(nodes), me, (is_tree, 1024)));
+            let leaders = Arc::new(Leaders::new(&ranks, order(nodes), me, (pattern, 1024)));
             let steps = GroupSteps::default();
             steps.committed(incarnation, Some(Arc::clone(&leaders)));
             Member { leaders, steps, complete: Vec::new(), lines: Vec::new() }
@@ -108,10 +109,10 @@ fn leaders_alone_send_messages_and_know_the_lines_of_all() {
     for (nodes, n) in [(uneven, 4usize), (pairs, 64), ((0..5).collect(), 5)] {
         // Longer ones never go along a tree.
         for width in [0, 1, 6, 7, 256] {
-            for is_tree in [true, false] {
-                let by_tree = is_tree && width <= WORDS_BY_TREE;
+            for pattern in PATTERNS {
+                let by_tree = pattern == Pattern::Tree && width <= WORDS_BY_TREE;
                 let most = if by_tree { 2 * (n - 1) } else { n * Schedule::rounds(n) };
-                let mut group = Group::new(&nodes, is_tree, (1, width));
+                let mut group = Group::new(&nodes, pattern, (1, width));
                 for step in STEP..STEP + 3 {
                     group.messages = 0;
                     for place in 0..nodes.len() {
@@ -133,7 +134,7 @@ fn leaders_alone_send_messages_and_know_the_lines_of_all() {
 
 #[test]
 fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
-    let mut group = Group::new(&[0, 1, 2], true, (1, 0));
+    let mut group = Group::new(&[0, 1, 2], Pattern::Tree, (1, 0));
     let (old, new) = (STEP + 4, (2 << STEP_BITS) + 1);
     group.arrive(0, old);
     let ranks = Arc::clone(&group.members[0].leaders.ranks);
@@ -143,7 +144,7 @@ fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
         assert!(!group.advance(0, new));
     }
     let two: Arc<[Rank]> = ranks[..2].into();
-    let next = Arc::new(Leaders::new(&two, order(&[0, 1]), 0, (true, 1024)));
+    let next = Arc::new(Leaders::new(&two, order(&[0, 1]), 0, (Pattern::Tree, 1024)));
     group.members[0].steps.committed(2, Some(Arc::clone(&next)));
     assert_eq!(group.completed(new), 0);
     // Messages of the former use belong to it.
@@ -162,7 +163,7 @@ fn what_comes_before_this_rank_has_committed_the_use_is_kept() {
 
 #[test]
 fn a_member_that_is_a_step_ahead_still_tells_of_the_one_before() {
-    let mut group = Group::new(&[0, 1, 2, 3], true, (1, 0));
+    let mut group = Group::new(&[0, 1, 2, 3], Pattern::Tree, (1, 0));
     let (first, second) = (STEP, STEP + 1);
     for member in 0..3 {
         group.arrive(member, first);
@@ -181,10 +182,10 @@ fn a_member_that_is_a_step_ahead_still_tells_of_the_one_before() {
 
 #[test]
 fn a_step_at_which_somebody_was_elsewhere_is_never_complete() {
-    for is_tree in [true, false] {
+    for pattern in PATTERNS {
         for elsewhere in 0..8 {
             let nodes: Vec<u32> = (0..8).map(|member| member / (1 + elsewhere % 2)).collect();
-            let mut group = Group::new(&nodes, is_tree, (1, 0));
+            let mut group = Group::new(&nodes, pattern, (1, 0));
             let (first, second) = (STEP, STEP + 1);
             let others: Vec<usize> = (0..8).filter(|m| *m != elsewhere as usize).collect();
             let (early, late): (Vec<usize>, Vec<usize>) = others.iter().partition(|m| *m % 3 != 0);
@@ -203,9 +204,9 @@ fn a_step_at_which_somebody_was_elsewhere_is_never_complete() {
 
 #[test]
 fn leaders_that_call_different_things_are_to_tell_all() {
-    for is_tree in [true, false] {
+    for pattern in PATTERNS {
         for other in 0..5 {
-            let mut group = Group::new(&[0, 1, 2, 3, 4], is_tree, (1, 0));
+            let mut group = Group::new(&[0, 1, 2, 3, 4], pattern, (1, 0));
             let mut tells_all = false;
             for member in 0..5 {
                 let signature = SIGNATURE + u64::from(member == other);
@@ -219,7 +220,7 @@ fn leaders_that_call_different_things_are_to_tell_all() {
 
 #[test]
 fn all_who_have_arrived_tell_all_once_one_does() {
-    let mut group = Group::new(&[0, 1, 2, 3], true, (1, 0));
+    let mut group = Group::new(&[0, 1, 2, 3], Pattern::Tree, (1, 0));
     group.arrive(1, STEP);
     assert!(group.members[1].steps.hear_arrival(STEP));
     assert!(!group.members[2].steps.hear_arrival(STEP));
@@ -234,7 +235,7 @@ fn all_who_have_arrived_tell_all_once_one_does() {
 
 #[test]
 fn who_has_left_had_arrived_at_steps_of_its_use_up_to_its_last() {
-    let group = Group::new(&[0, 1, 2], true, (1, 0));
+    let group = Group::new(&[0, 1, 2], Pattern::Tree, (1, 0));
     let (steps, rank) = (&group.members[0].steps, Rank(4));
     assert!(!steps.has_left_behind(rank, STEP));
     let last = |step| LastStep {
@@ -255,7 +256,7 @@ fn who_has_left_had_arrived_at_steps_of_its_use_up_to_its_last() {
 #[test]
 fn lines_are_not_published_once_this_rank_has_left_the_step() {
     for (width, published) in [(0, 1), (2, 0)] {
-        let mut group = Group::new(&[0, 1], false, (1, width));
+        let mut group = Group::new(&[0, 1], Pattern::Dissemination, (1, width));
         group.arrive(0, STEP);
         group.members[0].steps.end(STEP);
         group.arrive(1, STEP);
@@ -281,7 +282,7 @@ fn lines_of_the_largest_job_have_room_and_go_by_one_message() {
     const MEMBERS: usize = u16::MAX as usize;
     let ranks: Arc<[Rank]> = (0..u16::MAX).map(Rank).collect();
     let room = lines_bytes(MEMBERS, 1) / size_of::<u64>();
-    let leaders = Leaders::new(&ranks, order(&[0; MEMBERS]), 0, (false, room));
+    let leaders = Leaders::new(&ranks, order(&[0; MEMBERS]), 0, (Pattern::Dissemination, room));
     assert!(leaders.may_tell(LineWidth { words: PAYLOAD_WORDS, staged: 0 }));
     let lines: Vec<u64> = (0..(MEMBERS * PAYLOAD_WORDS) as u64).collect();
     let [sender, receiver] = two_ranks("largest");

@@ -5,6 +5,7 @@ use super::*;
 use crate::control::leaders::Leaders;
 use crate::group::FIRST_INCARNATION;
 use crate::policy::rank_tree::Order;
+use crate::policy::schedule::Pattern;
 use std::collections::VecDeque;
 
 mod questions;
@@ -69,7 +70,8 @@ impl Job {
             1 => list.len() > 4,
             count => count > 3 || count < list.len(),
         };
-        let leaders = || Leaders::new(&list.into(), order, me, (self.is_tree, 0)).route(me);
+        let pattern = if self.is_tree { Pattern::Tree } else { Pattern::Dissemination };
+        let leaders = || Leaders::new(&list.into(), order, me, (pattern, 0)).route(me);
         saves.then(leaders).flatten().unwrap_or_else(|| Route::of_each(list, me))
     }
 
