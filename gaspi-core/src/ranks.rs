@@ -22,7 +22,7 @@ use crate::sync::by_rank::ByRank;
 use crate::sync::epoch::{self, Retired};
 use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::timeout::Deadline;
-use crate::transport::shm::area::{SharedArea, liveness};
+use crate::transport::shm::area::{ReadEnds, SharedArea, liveness};
 use crate::wire::message::MemoryKey;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -87,9 +87,25 @@ pub(crate) struct Ranks {
     /// The ends of processes of this node that the progress thread has handled.
     ends: AtomicU64,
     /// Ranks of other nodes that have said goodbye on a connection.
-    leaving: Mutex<HashSet<Rank>>,
+    leaving: Mutex<Leaving>,
     /// How many these are.
     goodbyes: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Leaving {
+    all: HashSet<Rank>,
+    /// In the order of the goodbyes.
+    log: Vec<Rank>,
+}
+
+/// Which ends somebody has been given.
+#[derive(Debug, Default)]
+pub(crate) struct KnownEnds {
+    /// Those of which the node knows.
+    pub(crate) area: ReadEnds,
+    /// How many goodbyes.
+    pub(crate) goodbyes: usize,
 }
 
 impl Ranks {
@@ -216,7 +232,7 @@ impl Ranks {
 
     fn first_dead(&self, ranks: impl Iterator<Item = Rank>) -> Option<Rank> {
         let dead = ranks.filter(|rank| self.liveness(*rank) == liveness::DEAD);
-        dead.min_by_key(|rank| self.area.death_order(*rank))
+        dead.min_by_key(|rank| self.area.end_order(*rank))
     }
 
     /// Who has died before `rank` and all others, as far as is known here: `rank` may have ended
@@ -370,7 +386,9 @@ impl Ranks {
     /// `peer`, of another node, leaves the job. It has left once all connections with it are at
     /// their end.
     pub(crate) fn note_goodbye(&self, peer: Rank) {
-        if self.leaving.lock().insert(peer) {
+        let mut leaving = self.leaving.lock();
+        if leaving.all.insert(peer) {
+            leaving.log.push(peer);
             self.goodbyes.fetch_add(1, Ordering::Release);
         }
     }
@@ -382,27 +400,24 @@ impl Ranks {
         (self.area.ends(), self.goodbyes.load(Ordering::Acquire))
     }
 
-    /// All others that are known to have ended; those that have died in that order, as far as is
-    /// known here.
-    pub(crate) fn ended(&self) -> Vec<(Rank, End)> {
+    /// The others that are known to have ended and were not given as `known` already; those that
+    /// have died in that order, as far as is known here. One that has left may be given again once
+    /// it is dead.
+    pub(crate) fn ended_since(&self, known: &mut KnownEnds) -> Vec<(Rank, End)> {
         let leaving = self.leaving.lock();
-        let end_of = |rank: Rank| match self.liveness(rank) {
-            liveness::DEAD => Some((rank, End::Died)),
-            liveness::LEFT => Some((rank, End::Left)),
-            _ => leaving.contains(&rank).then_some((rank, End::Left)),
-        };
-        let others = self.all().filter(|rank| *rank != self.me);
-        let mut ended: Vec<(Rank, End)> = others.filter_map(end_of).collect();
-        ended.sort_by_key(|(rank, end)| match end {
-            End::Died => self.area.death_order(*rank),
-            End::Left => 0,
+        let left = leaving.log[known.goodbyes..].iter().map(|rank| (*rank, End::Left));
+        known.goodbyes = leaving.log.len();
+        let of_area = self.area.ends_since(&mut known.area).into_iter();
+        let of_area = of_area.filter(|(rank, _)| *rank != self.me).map(|(rank, life)| match life {
+            liveness::DEAD => (rank, End::Died),
+            _ => (rank, End::Left),
         });
-        ended
+        left.chain(of_area).collect()
     }
 
     /// Whether `peer` has said goodbye.
     pub(crate) fn is_leaving(&self, peer: Rank) -> bool {
-        self.leaving.lock().contains(&peer)
+        self.leaving.lock().all.contains(&peer)
     }
 
     /// How `rank` has ended, in words, if it has.

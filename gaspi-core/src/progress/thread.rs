@@ -16,11 +16,12 @@ use crate::policy::acknowledge::Flush;
 use crate::policy::busy_poll::{BusyPoll, Liveliness};
 use crate::policy::owner::{PollOwner, Recheck, Schedule, Turn};
 use crate::policy::sleep_limit::{POLL_MS, Timers, is_poll_due};
-use crate::policy::watching;
+use crate::policy::watching::Ring;
+use crate::ranks::Ranks;
 use crate::sync::MutexGuard;
 use crate::sync::{Ordering, epoch, fence};
 use crate::transport::KILLED;
-use crate::transport::shm::area::liveness;
+use crate::transport::shm::area::{ReadEnds, liveness};
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connect::Connector;
 use crate::transport::tcp::endpoint_table::EndpointTable;
@@ -77,14 +78,30 @@ pub(crate) struct Progress {
     /// Whether running out of descriptors was logged.
     complained: bool,
     later: Later,
-    /// The ranks of this node whose processes it watches, or has watched.
+    processes: Processes,
+    handled: Handled,
+}
+
+/// Processes of this node.
+#[derive(Debug)]
+struct Processes {
+    /// The place of this rank among those of its node, and which of the others may be watched.
+    place: usize,
+    others: Ring,
+    /// The ranks whose processes it watches, or has watched.
     watched: HashSet<Rank>,
-    /// Those of this node whose death it has handled.
-    dead: HashSet<Rank>,
-    /// The ends in this node that it has handled, see `SharedArea::ends`.
-    ends: u64,
     /// How many descriptors of processes it may still open.
     pidfds_left: u64,
+}
+
+/// The ends that it has handled.
+#[derive(Debug, Default)]
+struct Handled {
+    /// See `SharedArea::ends`.
+    ends: u64,
+    read: ReadEnds,
+    /// Who of this node has died.
+    dead: HashSet<Rank>,
 }
 
 /// What the last turn has left to be done by time.
@@ -96,10 +113,41 @@ struct Later {
     device_due_ns: Option<u64>,
 }
 
+impl Processes {
+    /// Those that live, but for this one.
+    fn of(ranks: &Ranks, pidfds_left: u64) -> Processes {
+        let (own, locals) = (ranks.cards.at(ranks.me).pid(), ranks.area.locals());
+        let mut processes = Processes {
+            place: locals.binary_search(&ranks.me).unwrap_or(0),
+            others: Ring::new(locals.len().saturating_sub(1)),
+            watched: HashSet::new(),
+            pidfds_left,
+        };
+        for rank in locals {
+            let pid = ranks.cards.at(*rank).pid();
+            let ended = matches!(ranks.liveness(*rank), liveness::DEAD | liveness::LEFT);
+            if pid == own || pid == 0 || ended {
+                processes.end(locals, *rank);
+            }
+        }
+        processes
+    }
+
+    /// `rank` needs not be watched any more, if it is one of these.
+    fn end(&mut self, locals: &[Rank], rank: Rank) {
+        let Ok(place) = locals.binary_search(&rank) else { return };
+        let behind = (place + locals.len() - self.place - 1) % locals.len();
+        // This rank itself is behind all others.
+        if behind + 1 < locals.len() {
+            self.others.end(behind);
+        }
+    }
+}
+
 impl Progress {
     /// Prepares to serve a rank, and opens the descriptors of the processes to watch.
     pub(crate) fn new(served: Arc<dyn Served>) -> CoreResult<Progress> {
-        let pidfds_left = served.affordable_pidfds();
+        let processes = Processes::of(served.tcp().up.ranks(), served.affordable_pidfds());
         let mut progress = Progress {
             connector: Connector::new(served.tcp()),
             served,
@@ -112,10 +160,8 @@ impl Progress {
             reserve: Some(Wakeup::new()?),
             complained: false,
             later: Later::default(),
-            watched: HashSet::new(),
-            dead: HashSet::new(),
-            ends: 0,
-            pidfds_left,
+            processes,
+            handled: Handled::default(),
         };
         if let Some(launcher) = progress.served.membership().as_ref().and_then(Membership::as_fd) {
             progress.served.tcp().table.sets.poll.add(launcher, LAUNCHER)?;
@@ -124,29 +170,19 @@ impl Progress {
         Ok(progress)
     }
 
-    /// Watches the processes that this rank has to, as the ranks of its node live now. Those that
-    /// were watched before still are.
+    /// Watches the processes that this rank has to, as the ranks of its node live by what it has
+    /// handled. Those that were watched before still are.
     fn watch(&mut self) -> CoreResult<()> {
         let served = Arc::clone(&self.served);
-        let ranks = served.tcp().up.ranks();
-        let own = ranks.cards.at(ranks.me).pid();
-        let locals = ranks.area.locals();
-        let me = locals.iter().position(|rank| *rank == ranks.me).unwrap_or(0);
-        let living = |rank: &&Rank| {
-            let pid = ranks.cards.at(**rank).pid();
-            let ended = matches!(ranks.liveness(**rank), liveness::DEAD | liveness::LEFT);
-            pid != own && pid != 0 && !ended
-        };
-        let ring = locals[me..].iter().chain(&locals[..me]).skip(1);
-        let others: Vec<Rank> = ring.filter(living).copied().collect();
-        for at in watching::watched(others.len()) {
-            self.watch_one(&*served, others[at])?;
+        let locals = served.tcp().up.ranks().area.locals();
+        for behind in self.processes.others.watched() {
+            self.watch_one(&*served, locals[(self.processes.place + 1 + behind) % locals.len()])?;
         }
         Ok(())
     }
 
     fn watch_one(&mut self, served: &dyn Served, rank: Rank) -> CoreResult<()> {
-        if !self.watched.insert(rank) {
+        if !self.processes.watched.insert(rank) {
             return Ok(());
         }
         let tcp = served.tcp();
@@ -154,9 +190,9 @@ impl Progress {
         let place = tcp.up.ranks().processes.of(rank.index());
         let fd = match place.get() {
             Some(fd) => Ok(Some(fd)),
-            None => pidfd(card.pid(), self.pidfds_left).map(|fd| {
+            None => pidfd(card.pid(), self.processes.pidfds_left).map(|fd| {
                 fd.map(|fd| {
-                    self.pidfds_left -= 1;
+                    self.processes.pidfds_left -= 1;
                     place.get_or_init(|| fd)
                 })
             }),
@@ -186,12 +222,14 @@ impl Progress {
         let tcp = served.tcp();
         let ranks = tcp.up.ranks();
         // Watching others may bring up further ends.
-        while ranks.area.ends() != self.ends {
-            self.ends = ranks.area.ends();
-            ranks.note_ends(self.ends);
-            for rank in ranks.area.locals() {
-                if ranks.liveness(*rank) == liveness::DEAD && self.dead.insert(*rank) {
-                    tcp.up.ended(*rank);
+        while ranks.area.ends() != self.handled.ends {
+            self.handled.ends = ranks.area.ends();
+            ranks.note_ends(self.handled.ends);
+            for (rank, life) in ranks.area.ends_since(&mut self.handled.read) {
+                self.processes.end(ranks.area.locals(), rank);
+                if life == liveness::DEAD && ranks.is_local(rank) && self.handled.dead.insert(rank)
+                {
+                    tcp.up.ended(rank);
                 }
             }
             if let Err(error) = self.watch() {
@@ -387,7 +425,7 @@ impl Progress {
         if let Some(fd) = self.served.tcp().up.ranks().processes.of(rank.index()).get() {
             self.served.tcp().table.sets.poll.remove(fd.as_fd());
         }
-        self.dead.insert(rank);
+        self.handled.dead.insert(rank);
         let served = Arc::clone(&self.served);
         self.connector.pass_on_death(served.tcp(), rank);
         served.tcp().up.ended(rank);

@@ -14,7 +14,8 @@
 //! deaths           4                      0, or a count of news of them
 //! departures       4                      a count
 //! watchers         n * 8                  by the number of the node that is watched
-//! death order      n * 4                  0, or the count of news as the death was heard of
+//! order of ends    n * 4                  0, or where the end of a rank stands in the log, from 1
+//! log of ends      n * 4                  0, or a rank and 1, in the order of the ends
 //! passive slots    p * p * 64             by receiver, then sender
 //! passive outbox   p * 64 * 65536         by sender
 //! staging          p * g * 2 * 16384
@@ -42,7 +43,7 @@ pub(crate) const MARK_BYTES: usize = 128;
 /// Bytes of the slot for passive messages of one rank to another.
 pub(crate) const PASSIVE_SLOT_BYTES: usize = 64;
 /// Bytes of the word that tells where a rank is in its life, of those that count deaths and
-/// departures, and of the one that tells in which order ranks have died.
+/// departures, and of those that tell in which order ranks have ended.
 pub(crate) const LIVENESS_BYTES: usize = 4;
 /// Ranks of a node that watch another node, each on behalf of all of its own: one may be stopped.
 pub(crate) const WATCHERS: usize = 2;
@@ -210,9 +211,13 @@ impl SharedLayout {
     }
 
     /// One word for each rank.
-    #[inline]
-    pub(crate) fn death_order(self) -> u64 {
+    pub(crate) fn end_order(self) -> u64 {
         self.watchers(self.ranks as usize)
+    }
+
+    /// One word for each end.
+    pub(crate) fn ends_log(self) -> u64 {
+        self.end_order() + self.ranks * LIVENESS_BYTES as u64
     }
 
     #[inline]
@@ -237,7 +242,7 @@ impl SharedLayout {
 
     #[inline]
     fn passive_slots(self) -> u64 {
-        let end = self.death_order() + self.ranks * LIVENESS_BYTES as u64;
+        let end = self.ends_log() + self.ranks * LIVENESS_BYTES as u64;
         end.next_multiple_of(PASSIVE_SLOT_BYTES as u64)
     }
 
@@ -275,7 +280,8 @@ mod tests {
             layout.deaths(),
             layout.departures(),
             layout.watchers(69),
-            layout.death_order(),
+            layout.end_order(),
+            layout.ends_log(),
             layout.passive_slot(place, other),
             layout.outbox(place, 63),
             layout.stage(place, 1, 1),
@@ -285,7 +291,7 @@ mod tests {
         let arrival_slots = 70 * 4096;
         let marks = arrival_slots + 70 * 3 * 2 * 64;
         let liveness = marks + 70 * 3 * 128;
-        let passive_slots = liveness + 1152;
+        let passive_slots = liveness + 1408;
         let outboxes: u64 = 393_216;
         let stages = outboxes + 5 * 64 * 65536;
         let lines: u64 = stages + 5 * 3 * 2 * 16384;
@@ -299,6 +305,7 @@ mod tests {
             liveness + 284,
             liveness + 288 + 69 * 8,
             liveness + 848,
+            liveness + 1128,
             passive_slots + 22 * 64,
             outboxes + (4 * 64 + 63) * 65536,
             stages + 27 * 16384,

@@ -14,7 +14,7 @@ use gaspi_core::bootstrap::{Request, Server};
 use gaspi_core::os::event::Epoll;
 use gaspi_tools::signals::Signals;
 use gaspi_tools::system::{self, Watch};
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -88,6 +88,8 @@ pub(crate) struct LocalRanks {
     unbound: usize,
     /// By number on this machine.
     members: Vec<Member>,
+    /// The numbers of those that run, by their processes.
+    by_pid: HashMap<i32, usize>,
     /// Their processes, which it gives in the order in which they have ended.
     running: Option<Epoll>,
     /// What it gave that was not reaped yet.
@@ -120,6 +122,7 @@ impl LocalRanks {
             in_vain,
             unbound,
             members: Vec::new(),
+            by_pid: HashMap::new(),
             running: Epoll::new().ok(),
             ended: VecDeque::new(),
             streams: Vec::new(),
@@ -165,6 +168,7 @@ impl LocalRanks {
             let _ = running.add(started.process.as_fd(), pid as u64);
         }
         self.members.push(Member { pid, process: Some(started.process), ending: None });
+        self.by_pid.insert(pid, local);
         if rank == 0 {
             self.input = started.stdin;
         }
@@ -176,7 +180,7 @@ impl LocalRanks {
 
     /// Whether a rank still runs.
     pub(crate) fn is_running(&self) -> bool {
-        self.members.iter().any(|member| member.process.is_some())
+        !self.by_pid.is_empty()
     }
 
     /// To be read from, in this order.
@@ -210,8 +214,7 @@ impl LocalRanks {
 
     /// The rank whose process has ended, if it is one.
     pub(crate) fn ended(&mut self, pid: i32, ending: Ending) -> Option<u32> {
-        let is_it = |member: &Member| member.process.is_some() && member.pid == pid;
-        let local = self.members.iter().position(is_it)?;
+        let local = self.by_pid.remove(&pid)?;
         self.members[local].process = None;
         self.members[local].ending = Some(ending);
         Some(self.plan.ranks[local])
@@ -221,7 +224,7 @@ impl LocalRanks {
     /// are told of it. The kernel gives children in the order in which they were started.
     pub(crate) fn reap(&mut self) -> Option<(i32, Ending)> {
         let any = process::any_ended()?;
-        if self.members.iter().any(|member| member.pid == any) {
+        if self.by_pid.contains_key(&any) {
             self.line_up_ended();
             if let Some(ended) = self.ended.pop_front().and_then(process::reap_one) {
                 return Some(ended);
@@ -240,8 +243,9 @@ impl LocalRanks {
                 return;
             }
             for pid in events.iter().map(|event| event.token as i32) {
-                let member = self.members.iter().find(|member| member.pid == pid);
-                if let Some(process) = member.and_then(|member| member.process.as_ref()) {
+                let local = self.by_pid.get(&pid).copied();
+                if let Some(process) = local.and_then(|local| self.members[local].process.as_ref())
+                {
                     running.remove(process.as_fd());
                 }
                 self.ended.push_back(pid);

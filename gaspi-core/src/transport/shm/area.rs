@@ -152,6 +152,8 @@ pub(crate) struct SharedArea {
     /// The ranks of this node, ascending, and whether they follow one another.
     locals: Box<[Rank]>,
     are_neighbours: bool,
+    /// How far the log of ends is known to be written.
+    logged: AtomicU32,
     /// Which ranks of other nodes have said goodbye to this one.
     left: Box<[AtomicBool]>,
     /// Where ranks of this node are woken that sleep on their sockets; none where no rank does.
@@ -196,6 +198,7 @@ impl SharedArea {
             own,
             locals,
             are_neighbours,
+            logged: AtomicU32::new(0),
             left,
             wakeup_sockets: None,
             membarrier,
@@ -325,6 +328,7 @@ impl SharedArea {
 
     /// Announces that this rank has left.
     pub(crate) fn leave(&self) {
+        self.log_end(self.own);
         self.liveness_word(self.own).store(liveness::LEFT, Ordering::Release);
         // Release: pairs with the Acquire in `ends`.
         self.departures().fetch_add(1, Ordering::Release);
@@ -345,24 +349,10 @@ impl SharedArea {
         self.deaths().load(Ordering::Acquire)
     }
 
-    /// Gives the number of the news.
-    fn note_death_news(&self) -> u32 {
-        let next = |news: u32| news.wrapping_add(1).max(1);
-        let update = |news| Some(next(news));
+    fn note_death_news(&self) {
+        let next = |news: u32| Some(news.wrapping_add(1).max(1));
         // Release: pairs with the Acquire in `death_news`. The update always has a result.
-        let before = self.deaths().fetch_update(Ordering::Release, Ordering::Relaxed, update);
-        before.map_or(1, next)
-    }
-
-    fn death_order_word(&self, rank: Rank) -> &AtomicU32 {
-        self.at(self.layout.death_order() + u64::from(rank.0) * LIVENESS_BYTES as u64)
-    }
-
-    /// The lower, the earlier this node has heard that `rank` died, which is `DEAD` here.
-    #[cold]
-    pub(crate) fn death_order(&self, rank: Rank) -> u32 {
-        // Relaxed: whoever has seen the death in the liveness word sees what was stored before it.
-        self.death_order_word(rank).load(Ordering::Relaxed)
+        let _ = self.deaths().fetch_update(Ordering::Release, Ordering::Relaxed, next);
     }
 
     /// Marks `rank` dead unless it has left; true if this call did it.
@@ -371,11 +361,9 @@ impl SharedArea {
             return false;
         }
         // First: whoever marks may die before the second.
-        let news = self.note_death_news();
-        // Before the death shows: a rank that ends because it has seen it comes later. Fails where
-        // another rank was faster.
-        let order = Ordering::Relaxed;
-        let _ = self.death_order_word(rank).compare_exchange(0, news, order, order);
+        self.note_death_news();
+        // Before the death shows: a rank that ends because it has seen it comes later.
+        self.log_end(rank);
         let change = |from| self.change_liveness(rank, from, liveness::DEAD);
         let marked = change(liveness::JOINED) || change(liveness::ABSENT);
         // Also where another rank marked it: that one may not live to wake them.
@@ -514,8 +502,10 @@ impl SharedArea {
 
 mod arenas;
 mod buffers;
+mod ends;
 mod marks;
 mod watchers;
+pub(crate) use ends::ReadEnds;
 pub(crate) use marks::WatchSteps;
 #[cfg(test)]
 mod tests;

@@ -41,7 +41,7 @@ fn the_order_of_deaths_is_that_of_the_first_news() {
     // Others notice later.
     assert!(!other.mark_dead(Rank(2)) && !area.mark_dead(Rank(1)));
     for area in [area, other] {
-        assert!(area.death_order(Rank(2)) < area.death_order(Rank(1)));
+        assert!(area.end_order(Rank(2)) < area.end_order(Rank(1)));
     }
 }
 
@@ -102,4 +102,90 @@ fn the_last_that_has_closed_gives_the_memory_of_arenas_back() {
     assert!(last.has_closed(Rank(3)) && !last.has_closed(Rank(MANY as u16 - 1)));
     last.show_closed();
     assert_eq!(found(), 0, "it takes memory still");
+}
+
+/// Ranks that look on, of a node in a job of so many ranks.
+fn of_a_job(ranks: u32) -> [SharedArea; 2] {
+    let bytes = SharedLayout::new(ranks, 1).of_node(2).bytes();
+    let fd = memory::create(c"gaspi-node", bytes, false).unwrap();
+    let locals: Box<[Rank]> = [Rank(0), Rank(1)].into();
+    [0, 1].map(|own| SharedArea::map(&fd, ranks, 1, Rank(own), locals.clone()).unwrap())
+}
+
+/// What a reader is given, and after how many looks.
+fn read(area: &SharedArea, ends: &mut ReadEnds) -> (Vec<(Rank, u32)>, usize) {
+    let before = ends.looks;
+    (area.ends_since(ends), ends.looks - before)
+}
+
+#[test]
+fn each_rank_looks_at_each_end_of_very_many_ranks_once() {
+    let full = std::env::var_os("GASPI_TEST_FULL").is_some();
+    let ranks: u32 = if full { 65_535 } else { 10_000 };
+    let [first, second] = of_a_job(ranks);
+    let (mut ends, mut late) = (ReadEnds::default(), ReadEnds::default());
+    // An entry, its rank, and the end of the log.
+    for rank in (2..ranks as u16).rev().map(Rank) {
+        let teller = if rank.0 % 3 == 0 { &first } else { &second };
+        assert!(teller.mark_dead(rank));
+        assert_eq!(read(&first, &mut ends), (vec![(rank, liveness::DEAD)], 3));
+    }
+    second.leave();
+    first.mark_dead(Rank(0));
+    // Nothing is left to be read, so that the log has no end.
+    let last = vec![(Rank(1), liveness::LEFT), (Rank(0), liveness::DEAD)];
+    assert_eq!(read(&first, &mut ends), (last, 4));
+    assert_eq!(read(&first, &mut ends), (vec![], 0));
+    let (all, looks) = read(&second, &mut late);
+    assert_eq!((all.len(), looks), (ranks as usize, 2 * ranks as usize));
+    assert!(all.windows(2).all(|pair| second.end_order(pair[0].0) < second.end_order(pair[1].0)));
+}
+
+#[test]
+fn an_end_whose_teller_is_killed_before_it_shows_is_told_by_the_next_one() {
+    let [first, second] = of_a_job(5);
+    let mut ends = ReadEnds::default();
+    // One is killed between the entry and the word of the rank, the other one behind both.
+    second.log_entry(0).store(4 + 1, Ordering::Relaxed);
+    assert!(read(&first, &mut ends).0.is_empty());
+    second.log_end(Rank(3));
+    assert_eq!([4, 3, 2].map(|rank| first.end_order(Rank(rank))), [1, 2, 0]);
+    assert!(read(&first, &mut ends).0.is_empty());
+    assert!(first.mark_dead(Rank(2)));
+    assert_eq!(read(&first, &mut ends).0, [(Rank(2), liveness::DEAD)]);
+    assert!(first.mark_dead(Rank(3)) && first.mark_dead(Rank(4)));
+    let both = [Rank(4), Rank(3)].map(|rank| (rank, liveness::DEAD));
+    assert_eq!(read(&first, &mut ends).0, both);
+    assert_eq!(first.log_entry(3).load(Ordering::Relaxed), 0, "each stands there once");
+}
+
+#[test]
+fn nonsense_in_the_log_of_ends_is_passed_over() {
+    let [first, second] = of_a_job(3);
+    second.log_entry(0).store(u32::MAX, Ordering::Relaxed);
+    assert!(first.mark_dead(Rank(2)));
+    let mut ends = ReadEnds::default();
+    assert_eq!(read(&first, &mut ends).0, [(Rank(2), liveness::DEAD)]);
+}
+
+#[test]
+fn ranks_that_tell_of_ends_at_once_write_each_down_once() {
+    let ranks = 200;
+    let areas = of_a_job(ranks);
+    std::thread::scope(|scope| {
+        for (at, area) in areas.iter().enumerate() {
+            scope.spawn(move || {
+                let all: Vec<Rank> = (2..ranks as u16).map(Rank).collect();
+                all.iter().cycle().skip(at * 7).take(all.len()).for_each(|rank| {
+                    area.mark_dead(*rank);
+                });
+            });
+        }
+    });
+    let ends = areas[0].ends_since(&mut ReadEnds::default());
+    let known: std::collections::BTreeSet<Rank> = ends.iter().map(|(rank, _)| *rank).collect();
+    assert_eq!((ends.len(), known.len()), (198, 198));
+    let is_there =
+        |(at, (rank, _)): (usize, &(Rank, u32))| areas[1].end_order(*rank) == at as u32 + 1;
+    assert!(ends.iter().enumerate().all(is_there));
 }

@@ -15,7 +15,7 @@ use super::news::{Due, Ends, Heard, NEWS_LIMIT, Record};
 use super::{AGAIN, Again, ConnectPurpose, Connector, EARLIER, GRACE, is_keepalive};
 use crate::ids::Rank;
 use crate::policy::rank_tree::RankTree;
-use crate::ranks::End;
+use crate::ranks::{End, KnownEnds};
 use crate::transport::shm::area::liveness;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::dialing::Watch;
@@ -29,8 +29,8 @@ impl Record for Tcp<'_> {
         self.up.ranks().known_ends()
     }
 
-    fn ended(&self) -> Vec<(Rank, End)> {
-        self.up.ranks().ended()
+    fn ended_since(&self, known: &mut KnownEnds) -> Vec<(Rank, End)> {
+        self.up.ranks().ended_since(known)
     }
 
     fn last_steps(&self, rank: Rank) -> Vec<LastStep> {

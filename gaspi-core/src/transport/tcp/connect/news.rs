@@ -8,7 +8,7 @@ use super::conversation::Conversation;
 use super::{AGAIN, GRACE};
 use crate::ids::Rank;
 use crate::policy::rank_tree::RankTree;
-use crate::ranks::End;
+use crate::ranks::{End, KnownEnds};
 use crate::wire::keepalive::KeepaliveMessage;
 use crate::wire::message::LastStep;
 use std::collections::{HashMap, HashSet};
@@ -31,8 +31,8 @@ pub(super) trait Record {
     /// Two numbers of which one is another one whenever there is a further end.
     fn known_ends(&self) -> (u64, u64);
 
-    /// All others that are known to have ended, in order.
-    fn ended(&self) -> Vec<(Rank, End)>;
+    /// The others that are known to have ended and were not given as `known` already, in order.
+    fn ended_since(&self, known: &mut KnownEnds) -> Vec<(Rank, End)>;
 
     /// Where a rank that leaves is in its groups.
     fn last_steps(&self, rank: Rank) -> Vec<LastStep>;
@@ -92,6 +92,7 @@ pub(super) struct Ends {
     children: Vec<Rank>,
     /// As of these [`known_ends`](Record::known_ends).
     seen: Option<(u64, u64)>,
+    known: KnownEnds,
     /// What has been told, in this order, and of whom.
     told: Vec<KeepaliveMessage>,
     is_told: HashSet<Rank>,
@@ -121,6 +122,7 @@ impl Ends {
             parent: None,
             children: Vec::new(),
             seen: None,
+            known: KnownEnds::default(),
             told: Vec::new(),
             is_told: HashSet::new(),
             unreachable: false,
@@ -172,7 +174,7 @@ impl Ends {
         }
         self.seen = Some(known);
         let mut news = Vec::new();
-        for (rank, end) in record.ended() {
+        for (rank, end) in record.ended_since(&mut self.known) {
             if !self.is_told.insert(rank) {
                 continue;
             }

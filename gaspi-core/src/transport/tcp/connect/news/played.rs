@@ -42,6 +42,8 @@ pub(super) struct Counted {
     pub(super) refused: usize,
     /// Until the last rank knew the last thing.
     pub(super) until: Duration,
+    /// Ends at which all ranks together have looked.
+    pub(super) looks: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,12 +63,19 @@ struct Played {
     /// Who is being connected to, and who will be tried again when.
     dials: Vec<(Rank, Purpose)>,
     later: Vec<(Duration, Rank)>,
-    /// Those of other hosts that have left, and where ranks that leave are.
-    left: BTreeSet<Rank>,
-    steps: BTreeMap<Rank, LastStep>,
+    of_others: OfOthers,
     /// Ends of processes of its host that it has seen.
     processes: usize,
     heard: usize,
+}
+
+/// What a rank has heard of those of other hosts: who has left, in which order, and where those are
+/// that leave.
+#[derive(Debug, Default)]
+struct OfOthers {
+    left: BTreeSet<Rank>,
+    goodbyes: Vec<Rank>,
+    steps: BTreeMap<Rank, LastStep>,
 }
 
 /// What the ranks of a host share.
@@ -75,6 +84,8 @@ struct Host {
     dead: BTreeSet<Rank>,
     /// Of its own ranks.
     left: BTreeSet<Rank>,
+    /// All ends that it knows.
+    log: Vec<(Rank, End)>,
     ends: u64,
     /// Ends of its own processes.
     processes: usize,
@@ -115,7 +126,7 @@ enum Event {
 /// What one rank knows.
 struct Known<'a> {
     me: Rank,
-    of: (&'a BTreeSet<Rank>, &'a BTreeMap<Rank, LastStep>),
+    of: &'a OfOthers,
     host: &'a Host,
     ranks: std::ops::Range<usize>,
     size: usize,
@@ -123,20 +134,21 @@ struct Known<'a> {
 
 impl Record for Known<'_> {
     fn known_ends(&self) -> (u64, u64) {
-        (self.host.ends, self.of.0.len() as u64)
+        (self.host.ends, self.of.left.len() as u64)
     }
 
-    fn ended(&self) -> Vec<(Rank, End)> {
-        let died = self.host.dead.iter().map(|rank| (*rank, End::Died));
-        let left = self.host.left.iter().chain(self.of.0).map(|rank| (*rank, End::Left));
-        let mut all: Vec<_> = died.chain(left).filter(|(rank, _)| *rank != self.me).collect();
-        all.sort_unstable_by_key(|(rank, _)| *rank);
-        all.dedup_by_key(|(rank, _)| *rank);
-        all
+    fn ended_since(&self, known: &mut KnownEnds) -> Vec<(Rank, End)> {
+        let goodbyes = self.of.goodbyes[known.goodbyes..].iter().map(|rank| (*rank, End::Left));
+        let log = self.host.log[known.area.next as usize..].iter().copied();
+        let all: Vec<_> = goodbyes.chain(log).collect();
+        known.area.looks += all.len();
+        known.area.next = self.host.log.len() as u32;
+        known.goodbyes = self.of.goodbyes.len();
+        all.into_iter().filter(|(rank, _)| *rank != self.me).collect()
     }
 
     fn last_steps(&self, rank: Rank) -> Vec<LastStep> {
-        let heard = self.of.1.get(&rank).copied();
+        let heard = self.of.steps.get(&rank).copied();
         heard.or(self.ranks.contains(&rank.index()).then_some(LAST)).into_iter().collect()
     }
 
@@ -145,7 +157,7 @@ impl Record for Known<'_> {
     }
 
     fn takes_part(&self, rank: Rank) -> bool {
-        ![&self.host.dead, &self.host.left, self.of.0].iter().any(|ended| ended.contains(&rank))
+        ![&self.host.dead, &self.host.left, &self.of.left].iter().any(|ended| ended.contains(&rank))
     }
 }
 
@@ -177,8 +189,7 @@ impl Job {
             sides: Vec::new(),
             dials: Vec::new(),
             later: Vec::new(),
-            left: BTreeSet::new(),
-            steps: BTreeMap::new(),
+            of_others: OfOthers::default(),
             processes: 0,
             heard: 0,
         };
@@ -206,9 +217,11 @@ impl Job {
         }
         let most = self.ranks.iter_mut().map(|rank| std::mem::take(&mut rank.heard)).max();
         let (most, from) = (most.unwrap_or(0), self.counted_from);
+        let looks = self.ranks.iter_mut().map(|rank| &mut rank.ends.known.area.looks);
+        let looks = looks.map(std::mem::take).sum();
         let counted = std::mem::take(&mut self.counted);
         self.counted_from = self.now;
-        Counted { most, until: counted.until.saturating_sub(from), ..counted }
+        Counted { most, looks, until: counted.until.saturating_sub(from), ..counted }
     }
 
     /// A process is killed: its host's kernel closes what it had, and tells those who watch it.
@@ -236,6 +249,7 @@ impl Job {
     pub(super) fn leave(&mut self, rank: Rank) {
         let host = &mut self.hosts[rank.index() / self.per_host];
         host.left.insert(rank);
+        host.log.push((rank, End::Left));
         host.ends += 1;
         let until = self.now + LAST_WORD;
         self.ranks[rank.index()].stage = Stage::Leaves { until };
@@ -262,11 +276,14 @@ impl Job {
     /// and been told where those were that have left.
     pub(super) fn knows(&self, of: Rank, ends: &[(Rank, End)]) -> bool {
         let (record, told) = (self.record(of), &self.ranks[of.index()].ends.is_told);
+        let mut known = record.ended_since(&mut KnownEnds::default());
+        known.sort_unstable_by_key(|(rank, _)| *rank);
+        known.dedup_by_key(|(rank, _)| *rank);
         let is_whole = |end: &(Rank, End)| {
             let last = || record.last_steps(end.0) == [LAST];
             told.contains(&end.0) && (end.1 == End::Died || last())
         };
-        record.ended() == ends && ends.iter().all(is_whole)
+        known == ends && ends.iter().all(is_whole)
     }
 }
 
@@ -295,15 +312,15 @@ impl Job {
     }
 
     fn record(&self, me: Rank) -> Known<'_> {
-        let (of, host) = (&self.ranks[me.index()], self.host_of(me));
-        known(me, (&of.left, &of.steps), host, (self.per_host, self.ranks.len()))
+        let (of, host) = (&self.ranks[me.index()].of_others, self.host_of(me));
+        known(me, of, host, (self.per_host, self.ranks.len()))
     }
 
     fn ends_of(&mut self, me: Rank) -> (&mut Ends, Known<'_>) {
         let sizes = (self.per_host, self.ranks.len());
         let host = &self.hosts[me.index() / self.per_host];
-        let Played { ends, left, steps, .. } = &mut self.ranks[me.index()];
-        (ends, known(me, (left, steps), host, sizes))
+        let Played { ends, of_others, .. } = &mut self.ranks[me.index()];
+        (ends, known(me, of_others, host, sizes))
     }
 
     fn conversations(&self, me: Rank) -> impl Iterator<Item = &Conversation> + Clone {
@@ -325,12 +342,13 @@ impl Job {
 
     /// A rank knows that another one is dead, and so do all of its host.
     fn note_death(&mut self, me: Rank, rank: Rank) {
-        if self.ranks[me.index()].left.contains(&rank) {
+        if self.ranks[me.index()].of_others.left.contains(&rank) {
             return;
         }
         let is_own = me.index() / self.per_host == rank.index() / self.per_host;
         let host = &mut self.hosts[me.index() / self.per_host];
         if !host.left.contains(&rank) && host.dead.insert(rank) {
+            host.log.push((rank, End::Died));
             host.ends += 1;
             host.processes += usize::from(is_own);
         }
@@ -422,7 +440,7 @@ impl Job {
 
 fn known<'a>(
     me: Rank,
-    of: (&'a BTreeSet<Rank>, &'a BTreeMap<Rank, LastStep>),
+    of: &'a OfOthers,
     host: &'a Host,
     (per_host, size): (usize, usize),
 ) -> Known<'a> {

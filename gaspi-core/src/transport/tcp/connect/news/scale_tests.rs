@@ -2,7 +2,7 @@
 //!
 //! Those that stay, n of them, are connected as a tree. Each says each end once on each connection,
 //! so that e ends are 2 (n - 1) e messages. A connection that is made brings what was told before,
-//! each way. A rank has as many connections as a power of two has bits, twice where it speaks for
+//! each way. Each rank looks at each end once. A rank has as many connections as a power of two has bits, twice where it speaks for
 //! its host, and hears each end once from each.
 
 use super::played::{Counted, DEAD_AFTER, HOP, Job};
@@ -56,9 +56,11 @@ impl Dying {
         self.dead.extend_from_slice(ranks);
         self.dead.sort_unstable();
         check(&self.job, &all(self.dead.iter().copied(), End::Died));
-        let messages = messages(self.job.living().count(), ranks.len(), made, before);
-        let bytes = END * messages;
-        assert_eq!(counted, Counted { messages, bytes, most, made, refused, until }, "{ranks:?}");
+        let staying = self.job.living().count();
+        let messages = messages(staying, ranks.len(), made, before);
+        let (bytes, looks) = (END * messages, staying * ranks.len());
+        let expected = Counted { messages, bytes, most, made, refused, until, looks };
+        assert_eq!(counted, expected, "{ranks:?}");
     }
 }
 
@@ -134,7 +136,8 @@ fn hosts_that_vanish_while_nobody_watches_them() {
 /// What all are told then, beside what depends on where the host is.
 fn of_host(per_host: usize, [most, made, refused]: [usize; 3], until: Duration) -> Counted {
     let messages = messages(99 * per_host, per_host, made, 0);
-    Counted { messages, bytes: END * messages, most, made, refused, until }
+    let (bytes, looks) = (END * messages, 99 * per_host * per_host);
+    Counted { messages, bytes, most, made, refused, until, looks }
 }
 
 #[test]
@@ -176,6 +179,7 @@ fn ranks_that_leave_10_000() {
     let (news, own) = (messages(9_999, 1, 0, 0), 9);
     assert_eq!(counted.messages, 2 * news + 2 * own);
     assert_eq!(counted.bytes, (STEP + END) * news + (STEP + 1) * own);
+    assert_eq!(counted.looks, 10_000);
 }
 
 /// Each that leaves says so to its neighbours, and what it has heard to its parent: for each rank

@@ -132,12 +132,14 @@ impl Job {
             match Heard::of(of, said, &self.record(me)) {
                 Some(Heard::Died(rank)) => self.note_death(me, rank),
                 Some(Heard::Step(rank, last)) => {
-                    self.ranks[me.index()].steps.insert(rank, last);
+                    self.ranks[me.index()].of_others.steps.insert(rank, last);
                 }
                 Some(Heard::Left(rank)) => {
                     let record = self.record(me);
                     if record.is_remote(rank) && record.takes_part(rank) {
-                        self.ranks[me.index()].left.insert(rank);
+                        let of = &mut self.ranks[me.index()].of_others;
+                        of.left.insert(rank);
+                        of.goodbyes.push(rank);
                     }
                 }
                 None => {}
