@@ -1,8 +1,10 @@
-"""Who has come to a wait: each rank counts the collectives that it has entered where others read.
+"""Who has come to a wait, and who has left it: each rank counts the collectives that it has entered,
+and those that it has left, where others read.
 
-The counts lie in a segment of the library, one for each set of ranks that has a group. A rank that
-has waited long reads those of the others, which their library answers: a rank that has counted
-fewer is late. Until then a collective costs one more count.
+The counts lie in a segment of the library, two for each set of ranks that has a group. A rank that
+has waited long reads those of the others, which their library answers: a rank that has entered
+fewer is late. If all have come, those that have not left are the ones that the others wait for.
+Until then a collective costs two more counts.
 
 Behind the counts each rank says which number a group can have that it makes: the members have to
 make it under the same one, and may have made different groups before.
@@ -16,9 +18,10 @@ from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 from . import library
 
 _COUNTS = 64
-# Where proposals stand, and where those words of others go that are read.
-_PROPOSALS = _COUNTS
-_READ = 2 * _COUNTS
+# Where counts of what was left and proposals stand, and where words of others go that are read.
+_LEFT = _COUNTS
+_PROPOSALS = 2 * _COUNTS
+_READ = 3 * _COUNTS
 _NUMBER_BITS = 8
 _PAUSE_S = 0.001
 _WORD = 8
@@ -71,13 +74,25 @@ class Board:
         self._words[place] += 1
         return Entered(members, place, self._words[place])
 
+    def leave(self, entered: Entered) -> None:
+        """Counts the end of a collective."""
+        self._words[_LEFT + entered.place] = entered.count
+
     def late(self, entered: Entered) -> List[int]:
         """The ranks that have not come to a collective, or do not answer."""
+        return self._below(entered, entered.place)
+
+    def inside(self, entered: Entered) -> List[int]:
+        """The other ranks that have not left a collective, to which all have come."""
+        return self._below(entered, _LEFT + entered.place)
+
+    def _below(self, entered: Entered, place: int) -> List[int]:
+        """The other ranks that have counted less in a place, or do not answer."""
         others = [member for member in entered.members if member != self._rank]
         for other in others:
             self._words[_READ + other] = _NOT_READ
             # One that cannot be asked stays marked.
-            self._read(other, entered.place, _ANSWER_LIMIT_MS)
+            self._read(other, place, _ANSWER_LIMIT_MS)
         library.load().gaspi_wait(_QUEUE, _ANSWER_LIMIT_MS)
         found = {other: self._words[_READ + other] for other in others}
         return [
@@ -162,11 +177,23 @@ def enter(group: Optional[int]) -> Optional[Entered]:
     return None if _board is None or group is None else _board.enter(group)
 
 
+def leave(entered: Optional[Entered]) -> None:
+    """Counts the end of a collective that `enter` has counted."""
+    if _board is not None and entered is not None:
+        _board.leave(entered)
+
+
 def describe_late(entered: Optional[Entered]) -> str:
     """For whom a collective waits, in words."""
     if _board is None or entered is None:
         return "other ranks"
-    return _describe(_board.late(entered)) or "ranks that have all come to it"
+    late = _board.late(entered)
+    if late:
+        return _describe(late)
+    inside = _board.inside(entered)
+    if not inside:
+        return "itself: all have come to it, and the others have left it"
+    return "{}, in the midst of it: all have come to it".format(_describe(inside))
 
 
 def _describe(numbers: Sequence[int]) -> str:

@@ -253,6 +253,7 @@ def wait(
         return code == SUCCESS
 
     wait_until(name, attempt, lambda: attendance.describe_late(entered), limit)
+    attendance.leave(entered)
 
 
 def wait_until(

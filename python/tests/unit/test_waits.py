@@ -11,11 +11,13 @@ from typing import Tuple
 
 LAUNCHER = os.environ.get("GASPI_RUN", "gaspi_run")
 GUARD_S = 120.0
-# The last rank does not come, or is stopped.
+# The last rank does not come, or is stopped: before a collective, or in the midst of it, which rank
+# 1 has left by its count.
 PROGRAM = """
 import os, signal, sys
 import numpy as np
 import tarantella as tnt
+from tarantella import attendance
 
 way, rank, last = sys.argv[1], tnt.get_rank(), tnt.get_size() - 1
 tnt.barrier()
@@ -23,7 +25,24 @@ pair = tnt.Barrier(tnt.Group([1, last]))
 if way == "group" and rank > 0:
     pair()
 tnt.allreduce(1)
-if rank == last:
+enter = attendance.enter
+
+
+def enter_and_do(what):
+    def do(group):
+        entered = enter(group)
+        what(entered)
+        return entered
+
+    attendance.enter = do
+
+
+if way == "midst":
+    if rank == 1:
+        enter_and_do(attendance.leave)
+    elif rank == last:
+        enter_and_do(lambda _: os.kill(os.getpid(), signal.SIGSTOP))
+elif rank == last:
     os.kill(os.getpid(), signal.SIGSTOP) if way == "stopped" else signal.pause()
 if way in ("group", "commit"):
     pair() if rank > 0 else signal.pause()
@@ -40,12 +59,19 @@ class Waits(unittest.TestCase):
     """One job of three ranks for each way to wait."""
 
     def expect(
-        self, way: str, procedure: str, waiting: Tuple[int, ...], **environment: str
+        self,
+        way: str,
+        procedure: str,
+        waiting: Tuple[int, ...],
+        where: str = "",
+        **environment: str
     ) -> None:
         """Each of the ranks says that a procedure waits for the last rank alone."""
         missing = {
             rank: re.compile(
-                r"\[rank {}\].* {} has waited \d+ s for rank 2 on \S+;".format(rank, procedure)
+                r"\[rank {}\].* {} has waited \d+ s for rank 2 on [^;\s]+{};".format(
+                    rank, procedure, where
+                )
             )
             for rank in waiting
         }
@@ -88,6 +114,11 @@ class Waits(unittest.TestCase):
         self.expect("group", "gaspi_coll_barrier", (1,))
         # The group is made at its first use.
         self.expect("commit", "gaspi_group_commit", (1,))
+
+    def test_rank_that_is_stopped_in_the_midst_has_not_left(self) -> None:
+        # In one memory a rank that is stopped can be asked.
+        where = ", in the midst of it: all have come to it"
+        self.expect("midst", "gaspi_coll_barrier", (0,), where, GASPI_TRANSPORT="auto")
 
     def test_stopped_rank_does_not_answer(self) -> None:
         self.expect("stopped", "gaspi_coll_barrier", (0, 1), GASPI_TRANSPORT="tcp")
