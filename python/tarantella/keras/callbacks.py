@@ -152,16 +152,15 @@ def _first_class(keras: Any, batches: bool) -> type:
             self.values.training = None
             self.values.validation = {}
 
-        def _reduce_training(self) -> None:
-            if self.values.training is None:
-                self.hooks.end_steps(self.model)
-                self.values.training = metrics.global_results(self.model)
-
         def _end_steps(self) -> None:
             """Behind the last step of an epoch, where Keras 3 tells the data of its end."""
+            if self.values.training is not None:
+                return
             if self.hooks.keras3:
-                self.hooks.trained_epochs.end(self.model.stop_training)
-            self._reduce_training()
+                # A wish behind the last batch has travelled with no line.
+                self.hooks.trained_epochs.end(self.hooks.agree_on_stop(self.model))
+            self.hooks.end_steps(self.model)
+            self.values.training = metrics.global_results(self.model)
 
         def on_test_begin(self, logs=None):
             # Keras resets the metrics after this, and validation must find equal models.

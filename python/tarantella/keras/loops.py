@@ -237,8 +237,14 @@ class Hooks:
         """Agrees on stopping and compares the weights of the ranks."""
         from . import model as models
 
-        models.stop_requested(model)
+        self.agree_on_stop(model)
         models.check_drift(model)
+
+    def agree_on_stop(self, model: Any) -> bool:
+        """Whether any rank wants to stop; all ask together."""
+        from . import model as models
+
+        return models.stop_requested(model)
 
     def restored(self, model: Any) -> None:
         """The master has restored a backup: the others take its weights and counters."""

@@ -183,7 +183,9 @@ def check_drift(model: Any) -> None:
 
 
 def stop_requested(model: Any) -> bool:
-    """Whether any rank wants to stop. All ranks ask together, at the end of an epoch."""
+    """Whether any rank wants to stop. All ranks ask together, behind the steps of an epoch and at
+    its end.
+    """
     state = state_of(model)
     wish = state.own_wish
     if not alone():

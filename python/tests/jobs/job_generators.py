@@ -59,8 +59,23 @@ class Noting(Batches):
         self.noted.append(self.name + " ends")
 
 
-def noting(noted, stops=None):
-    """A callback that notes what it is told; `stops` is the epoch whose end stops the training."""
+def noting(noted, stops=None, stops_behind=None):
+    """A callback that notes what it is told. `stops` is the epoch whose end stops the training,
+    `stops_behind` a batch of an epoch, as the last rank wishes.
+    """
+    epochs = []
+
+    def wishes():
+        return tnt.get_rank() == tnt.get_size() - 1 or not isinstance(told.model, tnt.Model)
+
+    def end_batch(batch, logs=None):
+        noted.append("batch end")
+        if stops_behind == (len(epochs) - 1, batch) and wishes():
+            told.model.stop_training = True
+
+    def begin_epoch(epoch, logs=None):
+        noted.append("epoch begin")
+        epochs.append(epoch)
 
     def note(what):
         return lambda *arguments, **named: noted.append(what)
@@ -73,10 +88,10 @@ def noting(noted, stops=None):
     told = keras.callbacks.LambdaCallback(
         on_train_begin=note("train begin"),
         on_train_end=note("train end"),
-        on_epoch_begin=note("epoch begin"),
+        on_epoch_begin=begin_epoch,
         on_epoch_end=end,
         on_train_batch_begin=note("batch begin"),
-        on_train_batch_end=note("batch end"),
+        on_train_batch_end=end_batch,
     )
     for what in ("test_begin", "test_end", "predict_begin", "predict_end"):
         setattr(told, "on_" + what, note(what))
@@ -94,9 +109,11 @@ def sequences_are_told_of_epochs_when_plain_keras_tells_them():
             dict(validation_data=Noting("validation", noted), validation_freq=2),
             dict(steps_per_epoch=1),
             dict(stops=1),
+            dict(stops_behind=(1, 2)),
+            dict(stops_behind=(1, 2), validation_data=Noting("validation", noted)),
         ):
             noted.append(sorted(options))
-            told = noting(noted, options.pop("stops", None))
+            told = noting(noted, options.pop("stops", None), options.pop("stops_behind", None))
             data = Noting("data", noted)
             model.fit(data, epochs=3, shuffle=False, verbose=0, callbacks=[told], **options)
         return noted
