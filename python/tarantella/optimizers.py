@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .keras import failures
 from .keras.optimizers import hook
 
 
@@ -10,4 +11,5 @@ def Optimizer(optimizer: Any) -> Any:
 
     Each rank's gradient counts what `tnt.batch_weight` says, 1/p by default.
     """
+    failures.watch_functions()
     return hook(optimizer)

@@ -293,6 +293,9 @@ class Failures(unittest.TestCase):
     def test_own_loops_go_on(self) -> None:
         self.goes_on("own_loops", 4, left=1)
 
+    def test_traced_loops_go_on(self) -> None:
+        self.goes_on("traced_loops", 3, left=1)
+
     def test_data_of_other_structures_go_on(self) -> None:
         self.goes_on("data_of_other_structures", 4)
 
@@ -301,6 +304,12 @@ class Failures(unittest.TestCase):
 
     def test_what_a_step_saves_is_there_before_its_line(self) -> None:
         self.goes_on("what_a_step_saves_is_there_before_its_line", 2)
+
+    def test_deaths_that_are_known_before_a_step_go_on(self) -> None:
+        first = int(os.environ.get("GASPI_TEST_SEED", "1"))
+        for seed in range(first, first + 2):
+            with self.subTest(seed=seed):
+                self.goes_on("deaths_that_are_known_before_a_step {}".format(seed), left=1)
 
     def test_steps_of_two_models_in_turn_go_on(self) -> None:
         self.goes_on("steps_of_two_models_in_turn")

@@ -1,6 +1,7 @@
 """Errors of the operators as exceptions of this package, and signals while a rank waits in them."""
 
 import contextlib
+import functools
 import os
 import signal
 import threading
@@ -50,7 +51,7 @@ def in_own_loop() -> ContextManager[None]:
     """Around what loops without fit call: as `translated` where operators run at once, unless a
     caller translates already.
 
-    What is traced fails when its function runs. There this only lets Ctrl-C end the wait.
+    What is traced fails when its function is called. Within it this only lets Ctrl-C end the wait.
     """
     if _thread.translates:
         return contextlib.nullcontext()
@@ -58,6 +59,28 @@ def in_own_loop() -> ContextManager[None]:
         return translated(lambda: None)
     _interrupts.watch()
     return contextlib.nullcontext()
+
+
+def watch_functions() -> None:
+    """Has calls of tf.functions do as `in_own_loop`, once: a loop of one's own may be traced as a
+    whole, and then fails where its function is called.
+    """
+    global _watched
+    kind = type(tf.function(lambda: None))
+    call = kind.__call__
+    if call is _watched:
+        return
+
+    @functools.wraps(call)
+    def watched(function: Any, *arguments: Any, **named: Any) -> Any:
+        with in_own_loop():
+            return call(function, *arguments, **named)
+
+    kind.__call__ = _watched = watched
+
+
+# How functions are called since they are watched.
+_watched: Any = None
 
 
 class _Thread(threading.local):

@@ -67,14 +67,18 @@ class Reducer:
                 dense.append(at)
         weight = step.weight()
         order = self._steps.read_value()
-        waits_for: List[Any] = list(step.current().started) if step.current() is not None else []
+        current = step.current()
+        waits_for: List[Any] = [] if current is None else list(current.started)
+        saved: List[Any] = [] if current is None else current.saved
         tokens: List[Any] = []
         if dense:
             slot = self._slot(
                 [variables[at] for at in dense], [reduced[at].dtype.name for at in dense]
             )
             own = [reduced[at] for at in dense]
-            tokens = slot.start(own, weight, order)
+            # Where a death is known this fails at once.
+            with tf.control_dependencies([tf.group(*saved)] if saved else []):
+                tokens = slot.start(own, weight, order)
             waits_for += tokens
         for at in sparse:
             with tf.control_dependencies(waits_for):

@@ -6,9 +6,9 @@ the optimizer's hook finds it by `current()`. In a custom loop there is none: th
 what `batch_weight` says, 1/p by default.
 
 Order within a step, so that a thread of TensorFlow never waits while one is still to run that
-another rank waits for: the control line starts first; exchanges are chained in the order in which
-they are traced; sums of gradients are waited for when all gradients were handed over; the control
-line ends last.
+another rank waits for: what repeats the step is saved before anything of it can fail; the control
+line starts first; exchanges are chained in the order in which they are traced; sums of gradients
+are waited for when all gradients were handed over; the control line ends last.
 """
 
 import contextlib
@@ -29,9 +29,16 @@ _local = threading.local()
 class Step:
     """A step that is being traced, or, with run_eagerly, is running."""
 
-    def __init__(self, weight: Any, share: Optional[Dict[str, Any]] = None) -> None:
+    def __init__(
+        self,
+        weight: Any,
+        share: Optional[Dict[str, Any]] = None,
+        saved: Sequence[Any] = (),
+    ) -> None:
         self.weight = weight
         self.share = share
+        # What repeats the step: there before anything of it can fail.
+        self.saved = list(saved)
         # What sample weights are divided by to undo the weight; None where they are left alone.
         self.divisor: Any = None
         self.started: List[Any] = []

@@ -70,10 +70,9 @@ def _train_part(
         state.control = Control()
         state.control.wish(state.own_wish)
     _count_samples(model, state, share)
-    # What repeats a step is there before anything of the step can fail.
-    with tf.control_dependencies([each for each in saved if each is not None]):
+    step = Step(None, share, [each for each in saved if each is not None])
+    with tf.control_dependencies(step.saved):
         token = state.control.start(share)
-    step = Step(None, share)
     step.started.append(token)
     with entered(step):
         step.weight = losses.weight_by_samples(step, share, state.weights_total)

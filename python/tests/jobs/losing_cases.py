@@ -8,16 +8,19 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from typing import Any, Callable, Dict
 
 import cases
 from cases import close, dataset, keras, np, raises, same_bits, tf, tnt, with_weights
 from expect import logged
+from tarantella import ranks
 from tarantella.keras import optimizers, regroup, step, weights
 from tarantella.keras.state import state_of
 
 CASES: Dict[str, Callable[[], None]] = {}
 _armed = False
+_leaves = False
 
 
 def case(function: Callable[[], None]) -> Callable[[], None]:
@@ -30,6 +33,9 @@ def case(function: Callable[[], None]) -> Callable[[], None]:
 
 
 def _die() -> None:
+    if _armed and _leaves:
+        ranks.leave()
+        os._exit(0)
     if _armed:
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -265,6 +271,15 @@ def own_loops() -> None:
     own_loop(traced=True, weighted=True)
 
 
+@case
+def traced_loops() -> None:
+    """Whose functions fail outside of `batch_weight`, since a rank has died, and has left."""
+    global _leaves
+    own_loop(traced=True, weighted=False)
+    _leaves = True
+    own_loop(traced=True, weighted=False)
+
+
 def ancestors(operation: Any) -> Any:
     """All operations that are done before one."""
     found, left = set(), [operation]
@@ -278,7 +293,9 @@ def ancestors(operation: Any) -> Any:
 
 @case
 def what_a_step_saves_is_there_before_its_line() -> None:
-    """Before the first operation of a step that may fail."""
+    """Before the operations of a step that fail at once where a death is known: of the line, and
+    of the gradients.
+    """
     tokens = []
     start = step.Control.start
 
@@ -293,7 +310,9 @@ def what_a_step_saves_is_there_before_its_line() -> None:
     finally:
         step.Control.start = start
     state, graph = state_of(models[1]), tokens[-1].graph
-    before = ancestors(tokens[-1].op)
+    starts = [op for op in graph.get_operations() if op.type == "TarantellaStart"]
+    assert starts
+    before = ancestors(tokens[-1].op).intersection(*map(ancestors, starts))
     saved = [state.attempted, state.sums_before]
     for each in (state.saved, state.saved_counters):
         saved += [each._last] + each.last().variables
@@ -301,6 +320,50 @@ def what_a_step_saves_is_there_before_its_line() -> None:
         inner = [inner for outer, inner in graph.captures if outer is variable.handle]
         writes = [op for op in inner[0].consumers() if op.type == "AssignVariableOp"]
         assert writes and before.issuperset(writes), variable
+
+
+class Gone(keras.callbacks.Callback):
+    """Has a rank die before a step, which the others begin when they know of that."""
+
+    def __init__(self, victim: int, epoch: int, step: int) -> None:
+        super().__init__()
+        self.size, self.dies = tnt.get_size(), tnt.get_rank() == victim
+        self.when, self.epoch = (epoch, step), 0
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        """Keras counts them."""
+        self.epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Before a step."""
+        if (self.epoch, batch) != self.when:
+            return
+        if self.dies:
+            os.kill(os.getpid(), signal.SIGKILL)
+        # Where it is met within the step before, the others have gone on already.
+        while not ranks.dead_ranks() and tnt.get_size() == self.size:
+            time.sleep(0.001)
+
+
+@case
+def deaths_that_are_known_before_a_step() -> None:
+    """What a step saves comes late. The second argument is the seed of all that is random."""
+    drawn = np.random.default_rng(int(sys.argv[2]))
+    late = np.random.default_rng([int(sys.argv[2]), tnt.get_rank()])
+    keep = regroup.Kept.keep
+
+    def kept(kept: Any, flat: Any) -> Any:
+        pause = tf.py_function(lambda: time.sleep(late.uniform(0, 0.05)), [], [])
+        with tf.control_dependencies([pause]):
+            return keep(kept, flat)
+
+    regroup.Kept.keep = kept
+    for size in range(cases.SIZE, 1, -1):
+        go_on_with(size)
+        models = pair((sgd, adam)[drawn.integers(2)], int(drawn.integers(100)))
+        victim, epoch, batch = drawn.integers([size, 2, 10])
+        both_fit(models, [Gone(victim, epoch, batch)], epochs=2, seed=int(drawn.integers(100)))
+    go_on_with(1)
 
 
 class Rewound:
