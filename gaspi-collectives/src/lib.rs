@@ -43,6 +43,8 @@ pub use broadcast_list::{BroadcastList, Piece, run_broadcast_list};
 pub use datatype::{DataType, Element, Operation};
 #[doc(hidden)]
 pub use engine::check_environment;
+#[doc(hidden)]
+pub use exec::listed;
 pub use half::{bf16, f16};
 pub use mode::{Mode, UnknownMode};
 pub use owned::{

@@ -1,7 +1,7 @@
 /* ranks: 1 2 3 5 */
 /*
  * Fused buffers: tensors in orders that differ by rank, copied, in place and lent; ends one after
- * the other; every wrong argument; declarations that differ; what a function that is told of ends
+ * the other; many of them at a time; every wrong argument; declarations that differ; what a function that is told of ends
  * may not do; calls after the end.
  */
 #include "check.h"
@@ -232,6 +232,40 @@ static void no_tensor_has_elements(void) {
   CHECK_OK(gaspi_fusion_free(fusion));
 }
 
+/* More than are found in the same way, each told apart from the others and from those before it. */
+static void many_at_a_time(void) {
+  enum { MANY = 200, FREED = 100 };
+  const gaspi_fusion_tensor_t tensor = {1, F32, 0};
+  gaspi_fusion_t fusions[MANY], former[MANY];
+  float mine;
+
+  for (unsigned at = 0; at < MANY; at++) {
+    CHECK_OK(gaspi_fusion_create(&tensor, 1, ALL, NULL, &fusions[at], LIMIT));
+  }
+  for (unsigned round = 0; round < 2; round++) {
+    for (unsigned at = MANY; at-- > 0;) {
+      mine = (float)(at + round);
+      CHECK_OK(gaspi_fusion_submit(fusions[at], 0, &mine, at % 2 == 0 ? 1.0 : 0.5));
+    }
+    for (unsigned at = 0; at < MANY; at++) {
+      CHECK_OK(gaspi_fusion_wait(fusions[at], 0, sum, LIMIT));
+      CHECK(sum[0] == (float)ranks * (float)(at + round) * (at % 2 == 0 ? 1.0F : 0.5F));
+    }
+    memcpy(former, fusions, sizeof former);
+    for (unsigned at = 0; round == 0 && at < FREED; at++) {
+      CHECK_OK(gaspi_fusion_free(former[at]));
+    }
+    for (unsigned at = 0; round == 0 && at < FREED; at++) {
+      CHECK_OK(gaspi_fusion_create(&tensor, 1, ALL, NULL, &fusions[at], LIMIT));
+      CHECK_ERR(gaspi_fusion_submit(former[at], 0, data, 1.0), GASPI_ERROR);
+    }
+  }
+  for (unsigned at = 0; at < MANY; at++) {
+    CHECK_OK(gaspi_fusion_free(fusions[at]));
+    CHECK_ERR(gaspi_fusion_submit(fusions[at], 0, data, 1.0), GASPI_ERROR);
+  }
+}
+
 static void calls_after_free(gaspi_fusion_t freed) {
   gaspi_size_t number = 0;
   const void *lent = NULL;
@@ -273,6 +307,7 @@ int main(void) {
   }
   nobody_waits_in_a_function();
   no_tensor_has_elements();
+  many_at_a_time();
   CHECK_OK(gaspi_fusion_create(tensors, TENSORS, ALL, NULL, &other, LIMIT));
   CHECK(other != fusion);
   wrong_calls(other);

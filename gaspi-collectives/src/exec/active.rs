@@ -1,12 +1,13 @@
 //! The executors of a rank on which operations are active: what there is to drive. A look at them
 //! costs the same, however many others there are.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-use gaspi_core::sync::{Mutex, RwLock};
+use gaspi_core::sync::Mutex;
 
 use super::executor::Executor;
+use super::listed::Listed;
 use super::turns::{TakesTurns, Turn, Turns};
 use crate::kernel::Buffer;
 
@@ -43,11 +44,8 @@ pub(crate) struct ActiveExecutors {
     operations: AtomicUsize,
     pub(crate) turns: Turns,
     pub(super) work_memory: SharedBuffers,
-    /// In the order in which they became active. Threads that drive hold it to read.
-    list: RwLock<Vec<Arc<Executor>>>,
-    /// Those that became active while threads held the list, and whether there are any.
-    newcomers: Mutex<Vec<Arc<Executor>>>,
-    has_newcomers: AtomicBool,
+    /// In the order in which they became active.
+    list: Listed<Arc<Executor>>,
 }
 
 impl ActiveExecutors {
@@ -111,38 +109,17 @@ impl ActiveExecutors {
 
     /// Adds an executor, whose flag says that it is listed. Waits for nobody who drives.
     pub(super) fn add(&self, executor: Arc<Executor>) {
-        let mut newcomers = self.newcomers.lock();
-        newcomers.push(executor);
-        // Release: pairs with the Acquire in `find`. Who looks later, by whatever tells it to, sees
-        // this.
-        self.has_newcomers.store(true, Ordering::Release);
+        self.list.add(executor);
     }
 
     /// Calls `look` with each executor until it gives something. Those without active operations
     /// are removed at times.
     pub(crate) fn find<T>(&self, mut look: impl FnMut(&Arc<Executor>) -> Option<T>) -> Option<T> {
-        let has_newcomers = || self.has_newcomers.load(Ordering::Acquire);
-        if has_newcomers()
-            && let Some(mut list) = self.list.try_write()
-        {
-            let mut newcomers = self.newcomers.lock();
-            list.append(&mut newcomers);
-            self.has_newcomers.store(false, Ordering::Relaxed);
-        }
         let mut has_idle = false;
-        let mut look = |executor: &Arc<Executor>| {
+        let found = self.list.find(|executor| {
             has_idle |= executor.active() == 0;
             look(executor)
-        };
-        // Held until the newcomers have been looked at: nobody becomes one of the list meanwhile.
-        let list = self.list.read();
-        let mut found = list.iter().find_map(&mut look);
-        if found.is_none() && has_newcomers() {
-            // Another thread drives the list.
-            let newcomers = self.newcomers.lock().clone();
-            found = newcomers.iter().find_map(&mut look);
-        }
-        drop(list);
+        });
         if has_idle {
             self.sweep();
         }
@@ -151,25 +128,17 @@ impl ActiveExecutors {
 
     /// Removes an executor on which no operation will be started any more.
     pub(crate) fn remove(&self, executor: &Arc<Executor>) {
-        self.list.write().retain(|other| !Arc::ptr_eq(other, executor));
-        self.newcomers.lock().retain(|other| !Arc::ptr_eq(other, executor));
+        self.list.retain(|other| !Arc::ptr_eq(other, executor));
     }
 
     /// Removes executors without active operations, unless another thread drives them.
     #[cold]
     fn sweep(&self) {
-        let Some(mut list) = self.list.try_write() else { return };
-        let is_idle = |executor: &mut Arc<Executor>| executor.active() == 0 && executor.unlist();
-        // They are dropped after the lock.
-        let removed: Vec<Arc<Executor>> = list.extract_if(.., is_idle).collect();
-        drop(list);
-        drop(removed);
+        self.list.sweep(|executor| executor.active() == 0 && executor.unlist());
     }
 
     /// Forgets all executors, which know this list.
     pub(crate) fn clear(&self) {
-        let list = std::mem::take(&mut *self.list.write());
-        let newcomers = std::mem::take(&mut *self.newcomers.lock());
-        drop((list, newcomers));
+        self.list.clear();
     }
 }

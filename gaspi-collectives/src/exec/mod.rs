@@ -12,6 +12,7 @@ pub(crate) mod completion;
 pub(crate) mod counters;
 pub(crate) mod executor;
 mod fast_path;
+pub mod listed;
 mod member_memory;
 mod notice;
 pub(crate) mod pack;

@@ -1,5 +1,6 @@
 //! A bucket at run time: its channel, its countdown, its memory, and the all-reduce between them.
 
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use gaspi_core::{Error, Result, Runtime};
@@ -48,10 +49,9 @@ impl Bucket {
     ///
     /// # Errors
     /// [`Error::Number`] if it has been submitted in this step.
-    #[inline]
-    pub(super) fn claim(&self, nth: usize, tensor: usize) -> Result<Claim> {
+    pub(super) fn claim(&self, word: &AtomicU64, tensor: usize) -> Result<Claim> {
         loop {
-            match self.countdown.claim(nth) {
+            match self.countdown.claim(word) {
                 Ok(claim) => return Ok(claim),
                 Err(Refusal::TooOften) => return Err(submitted_too_often(tensor)),
                 // For as long as it takes to add up a tensor.
@@ -98,8 +98,8 @@ impl Bucket {
     }
 
     /// Makes ready the memory of the step that has been claimed.
-    pub(super) fn prepare(&self, rt: &Runtime, nth: usize, claim: Claim) -> Result<()> {
-        self.memory.for_step(rt, claim.step).inspect_err(|_| self.countdown.renounce(nth, claim))
+    pub(super) fn prepare(&self, rt: &Runtime, word: &AtomicU64, claim: Claim) -> Result<()> {
+        self.memory.for_step(rt, claim.step).inspect_err(|_| self.countdown.renounce(word, claim))
     }
 
     /// Whether other members may use its memory although it has ended.

@@ -93,14 +93,20 @@ impl<R: Word32 + Default, E: Word64 + Default, T: Word64 + Default> Countdown<R,
         self.tensors[nth].load(Ordering::Relaxed) & !BUSY >= word(step, self.contributions)
     }
 
-    /// Begins a contribution to a tensor. It has to be [finished](Countdown::finish).
+    /// The word of a tensor, for those who contribute to it.
+    #[inline(always)]
+    pub fn tensor(&self, nth: usize) -> &T {
+        &self.tensors[nth]
+    }
+
+    /// Begins a contribution to a [tensor](Countdown::tensor). It has to be
+    /// [finished](Countdown::finish).
     ///
     /// # Errors
     /// Why there is none to make.
     #[inline(always)]
-    pub fn claim(&self, nth: usize) -> Result<Claim, Refusal> {
+    pub fn claim(&self, tensor: &T) -> Result<Claim, Refusal> {
         let step = self.ended() + 1;
-        let tensor = &self.tensors[nth];
         // Relaxed: the exchange looks again.
         let known = tensor.load(Ordering::Relaxed);
         if known & BUSY != 0 {
@@ -126,21 +132,21 @@ impl<R: Word32 + Default, E: Word64 + Default, T: Word64 + Default> Countdown<R,
     }
 
     /// Takes a claim back: nothing has been written.
-    pub fn renounce(&self, nth: usize, claim: Claim) {
+    pub fn renounce(&self, tensor: &T, claim: Claim) {
         let before = match claim.contributions - 1 {
             0 => word(claim.step - 1, self.contributions),
             contributions => word(claim.step, contributions),
         };
         // Release: as in `finish`.
-        self.tensors[nth].store(before, Ordering::Release);
+        tensor.store(before, Ordering::Release);
     }
 
     /// Ends a contribution. True for the last one of the bucket: all of them have been written.
     #[inline(always)]
-    pub fn finish(&self, nth: usize, claim: Claim) -> bool {
+    pub fn finish(&self, tensor: &T, claim: Claim) -> bool {
         let now = word(claim.step, claim.contributions);
         // Release: the next contribution to this tensor reads what this one has written.
-        self.tensors[nth].store(now, Ordering::Release);
+        tensor.store(now, Ordering::Release);
         // AcqRel: the last one sees what all have written.
         self.remaining.fetch_add(u32::MAX, Ordering::AcqRel) == 1
     }
@@ -165,11 +171,12 @@ mod tests {
         for step in 1..5 {
             let mut lasts = 0;
             for nth in [2, 0, 1] {
-                let claim = countdown.claim(nth).expect("it is due");
+                let tensor = countdown.tensor(nth);
+                let claim = countdown.claim(tensor).expect("it is due");
                 assert_eq!((claim.step, claim.is_first), (step, true));
-                assert_eq!(countdown.claim(nth), Err(Refusal::Busy));
-                lasts += u32::from(countdown.finish(nth, claim));
-                assert_eq!(countdown.claim(nth), Err(Refusal::TooOften));
+                assert_eq!(countdown.claim(tensor), Err(Refusal::Busy));
+                lasts += u32::from(countdown.finish(tensor, claim));
+                assert_eq!(countdown.claim(tensor), Err(Refusal::TooOften));
                 assert!(countdown.is_complete(nth, step));
                 assert!(!countdown.is_complete(nth, step + 1));
                 assert_eq!(countdown.submitted(nth), step);
@@ -186,17 +193,18 @@ mod tests {
         for step in 1..4 {
             for turn in 0..3 {
                 for nth in 0..2 {
-                    let renounced = countdown.claim(nth).expect("it is due");
-                    countdown.renounce(nth, renounced);
-                    let claim = countdown.claim(nth).expect("it is due again");
+                    let tensor = countdown.tensor(nth);
+                    let renounced = countdown.claim(tensor).expect("it is due");
+                    countdown.renounce(tensor, renounced);
+                    let claim = countdown.claim(tensor).expect("it is due again");
                     assert_eq!(claim, renounced);
                     assert_eq!((claim.step, claim.is_first), (step, turn == 0));
-                    let last = countdown.finish(nth, claim);
+                    let last = countdown.finish(tensor, claim);
                     assert_eq!(last, (turn, nth) == (2, 1));
                     assert_eq!(countdown.is_complete(nth, step), turn == 2);
                 }
             }
-            assert_eq!(countdown.claim(0), Err(Refusal::TooOften));
+            assert_eq!(countdown.claim(countdown.tensor(0)), Err(Refusal::TooOften));
             countdown.end();
         }
     }

@@ -12,7 +12,6 @@ use gaspi_core::{
 use super::bucket::{Bucket, BucketEnd};
 use super::countdown::{CONTRIBUTIONS_MAX, Countdown};
 use super::declaration::{self, HASH, TENSOR, TENSORS, WORDS, encode, tensor_in_text};
-use super::direct;
 use super::ends::Ends;
 use super::fused::Fused;
 use super::handles::Fusions;
@@ -20,6 +19,7 @@ use super::layout::{BucketLayout, Layout};
 use super::memory::BucketMemory;
 use super::occupied::Occupied;
 use super::stall::Stalls;
+use super::submit;
 use super::{Options, Tensor};
 use crate::algorithms::Algorithm;
 use crate::checked_request::CheckedRequest;
@@ -406,6 +406,7 @@ fn assemble(
         None => Target::of(&mut []),
     };
     let own = memory.source().start().addr();
+    let mut records = submit::records((tensors, options), layout, own)?;
     let (own, occupied) = (own..own + memory.len(), Arc::<Occupied>::default());
     let fused = Arc::new_cyclic(|fused| {
         let buckets = prepared.into_iter().zip(&layout.buckets).enumerate();
@@ -424,6 +425,11 @@ fn assemble(
             }
         });
         let buckets: Box<[Bucket]> = buckets.collect();
+        for record in &mut records {
+            if let Some(bucket) = buckets.get(record.bucket) {
+                record.add_up_at(&bucket.memory);
+            }
+        }
         Fused {
             group,
             turns: fused.clone(),
@@ -436,7 +442,7 @@ fn assemble(
             waiting: AtomicUsize::new(0),
             data,
             stalls,
-            direct: direct::all(layout, own.start),
+            records,
             own,
             occupied,
         }

@@ -6,23 +6,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 use gaspi_core::sync::epoch;
-use gaspi_core::{Deadline, Error, GroupId, Result, Runtime, SharedData, Timeout, may_wait};
+use gaspi_core::{Deadline, Error, GroupId, Result, SharedData, Timeout, may_wait};
 
 use super::bucket::Bucket;
 use super::close::{self, Closing};
-use super::countdown::Claim;
-use super::direct::Direct;
 use super::ends::{Ends, OnEnd};
-use super::layout::{Layout, Place};
-use super::memory::Part;
+use super::layout::Layout;
 use super::occupied::Occupied;
 use super::stall::{Stalls, Subject, Watch};
+use super::submit::Record;
 use super::{Options, Tensor};
-use crate::datatype::DataType;
 use crate::engine::{Shared, TellsEnds};
 use crate::exec::turns::{TakesTurns, Turn};
+use crate::kernel::Target;
 use crate::kernel::stage::{Stage, Write};
-use crate::kernel::{Source, Target};
 
 /// What the threads of a rank share of a fused buffer.
 pub(crate) struct Fused {
@@ -42,7 +39,7 @@ pub(crate) struct Fused {
     pub(super) data: Option<SharedData>,
     pub(super) stalls: Stalls,
     /// By tensor.
-    pub(super) direct: Box<[Direct]>,
+    pub(super) records: Box<[Record]>,
     /// The addresses of the memory of all buckets.
     pub(super) own: Range<usize>,
     /// Those of all other memory of the buckets.
@@ -63,38 +60,14 @@ impl fmt::Debug for Fused {
 #[derive(Clone, Copy)]
 pub(super) struct Found<'f> {
     tensor: usize,
-    pub(super) place: Place,
+    pub(super) record: &'f Record,
     pub(super) bucket: &'f Bucket,
-    /// Types of the program's tensor and of what travels.
-    pub(super) ty: DataType,
-    pub(super) wire: DataType,
 }
 
 impl Found<'_> {
-    /// Where it lies in the memories of its bucket.
-    pub(super) fn part(&self) -> Part {
-        let at = |ty: DataType| self.place.first * u64::from(ty.bytes());
-        let (nth, plain_bytes) = (self.place.nth, self.bytes(self.ty));
-        Part { nth, at: at(self.wire), plain_at: at(self.ty), plain_bytes }
-    }
-
-    fn bytes(&self, ty: DataType) -> u64 {
-        self.place.count * u64::from(ty.bytes())
-    }
-
-    /// Its part of what travels.
-    pub(super) fn part_of(&self, memory: Target<'static>) -> Target<'static> {
-        memory.part(self.place.first * u64::from(self.wire.bytes()), self.bytes(self.wire))
-    }
-
-    /// How what the program has comes to its place.
-    fn stage(&self, scale: f64, write: Write) -> Result<Stage> {
-        Stage::new(self.ty, self.wire, scale, write)
-    }
-
     /// The step in which it was submitted last, or the first one.
     pub(super) fn step(&self) -> u64 {
-        self.bucket.countdown.submitted(self.place.nth).max(1)
+        self.bucket.countdown.submitted(self.record.part.nth).max(1)
     }
 }
 
@@ -105,16 +78,9 @@ impl Fused {
     /// [`Error::Number`]: there is no such tensor.
     #[inline]
     pub(super) fn find(&self, tensor: usize) -> Result<Option<Found<'_>>> {
-        match self.layout.places.get(tensor) {
-            Some(Some(place)) => {
-                let bucket = &self.buckets[place.bucket];
-                let layout = &self.layout.buckets[place.bucket];
-                let (ty, wire) = (layout.ty, layout.wire);
-                Ok(Some(Found { tensor, place: *place, bucket, ty, wire }))
-            }
-            Some(None) => Ok(None),
-            None => Err(self.no_tensor(tensor)),
-        }
+        let record = self.records.get(tensor).ok_or_else(|| self.no_tensor(tensor))?;
+        let has_elements = record.part.bytes > 0;
+        Ok(has_elements.then(|| Found { tensor, record, bucket: &self.buckets[record.bucket] }))
     }
 
     #[cold]
@@ -123,161 +89,19 @@ impl Fused {
         Error::Number { number: tensor as u64, reason }
     }
 
-    /// Hands over a tensor, times `scale`. Nothing here waits for another rank.
-    ///
     /// # Errors
-    /// Those of [`Fusion::submit`].
-    ///
-    /// # Safety
-    /// `data` is readable for the bytes of the tensor.
-    pub(super) unsafe fn submit(
-        &self,
-        rt: &Runtime,
-        tensor: usize,
-        data: *const u8,
-        scale: f64,
-    ) -> Result<()> {
-        let Some(found) = self.find(tensor)? else { return Ok(()) };
-        if data.is_null() {
-            return Err(Error::Null { what: "data" });
-        }
-        if let Some(error) = self.ends.failure() {
-            return Err(error);
-        }
-        let (bucket, nth) = (found.bucket, found.place.nth);
-        let is_own_place = self.check_overlap(&found, data, "data")?;
-        // SAFETY: the caller's promise.
-        let source = unsafe { Source::new(data, found.bytes(found.ty) as usize) };
-        let store = found.stage(scale, Write::Store)?;
-        let claim = bucket.claim(nth, tensor)?;
-        bucket.prepare(rt, nth, claim)?;
-        if self.write(&found, claim, store, (source, is_own_place), scale)? {
-            self.start(found.place.bucket)?;
-        }
-        Ok(())
-    }
-
-    /// The same without a wait, a lock that buckets share, an error or an allocation: `None`, and
-    /// nothing has happened, where it takes one of them. Otherwise the bucket of which this was the
-    /// last contribution, whose all-reduce is to be [started](Fused::start).
-    ///
-    /// # Safety
-    /// `data` is readable for the bytes of the tensor.
-    #[cold]
-    #[inline(never)]
-    pub(super) unsafe fn try_submit(
-        &self,
-        tensor: usize,
-        data: *const u8,
-        scale: f64,
-    ) -> Option<Option<usize>> {
-        let found = self.find(tensor).ok()??;
-        if data.is_null() || self.ends.has_failed() {
-            return None;
-        }
-        let (bucket, nth) = (found.bucket, found.place.nth);
-        let is_own_place = self.check_overlap(&found, data, "data").ok()?;
-        // SAFETY: the caller's promise.
-        let source = unsafe { Source::new(data, found.bytes(found.ty) as usize) };
-        let store = found.stage(scale, Write::Store).ok()?;
-        let claim = bucket.countdown.claim(nth).ok()?;
-        if !bucket.memory.has_for_step(claim.step) {
-            bucket.countdown.renounce(nth, claim);
-            return None;
-        }
-        let is_last = self.write(&found, claim, store, (source, is_own_place), scale).ok()?;
-        Some(is_last.then_some(found.place.bucket))
-    }
-
-    /// Writes a contribution that has been claimed. True for the last one of the bucket.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`]: it cannot be added, and has been renounced.
-    #[inline]
-    fn write(
-        &self,
-        found: &Found<'_>,
-        claim: Claim,
-        store: Stage,
-        (source, is_own_place): (Source<'_>, bool),
-        scale: f64,
-    ) -> Result<bool> {
-        let (bucket, nth) = (found.bucket, found.place.nth);
-        let put = self.put(found, claim, store, (source, is_own_place), scale);
-        put.inspect_err(|_| bucket.countdown.renounce(nth, claim))?;
-        if bucket.countdown.completes_tensor(claim) {
-            self.note_submitted(found.tensor, claim.step);
-        }
-        Ok(bucket.countdown.finish(nth, claim))
-    }
-
-    /// Stores a contribution, or adds it to those before it.
-    ///
-    /// # Errors
-    /// [`Error::Unsupported`]: it cannot be added, and nothing has been written.
-    #[inline]
-    fn put(
-        &self,
-        found: &Found<'_>,
-        claim: Claim,
-        store: Stage,
-        (source, is_own_place): (Source<'_>, bool),
-        scale: f64,
-    ) -> Result<()> {
-        let bucket = found.bucket;
-        let place = found.part_of(bucket.memory.of_step(claim.step));
-        let (ty, add) = (found.ty, Write::Accumulate(self.options.operation));
-        match bucket.memory.partial_sum(found.part()) {
-            Some(sum) if claim.is_first => {
-                Stage::new(ty, ty, scale, Write::Store)?.run(sum, source);
-            }
-            Some(sum) if bucket.countdown.completes_tensor(claim) => {
-                let round = found.stage(1.0, Write::Store)?;
-                Stage::new(ty, ty, scale, add)?.run_through(sum.source(), source, &round, place);
-            }
-            Some(sum) => Stage::new(ty, ty, scale, add)?.run(sum, source),
-            None if claim.is_first => store.run(place, source),
-            None if is_own_place => {
-                return Err(Error::Unsupported { reason: added_from_place(found.tensor) });
-            }
-            None => found.stage(scale, add)?.run(place, source),
-        }
-        Ok(())
-    }
-
-    /// Lets the other ranks know that a tensor has been submitted in a step.
-    #[inline]
-    pub(super) fn note_submitted(&self, tensor: usize, step: u64) {
-        let words = self.data.as_ref().map_or(&[][..], SharedData::own_status);
-        if let Some(word) = words.get(tensor) {
-            // Relaxed: nothing is read behind it.
-            word.store(step as u32, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether what the program gives for a tensor lies in the tensor's own place in the memory of
-    /// the buckets.
-    ///
-    /// # Errors
-    /// [`Error::Size`]: it overlaps that memory elsewhere.
-    #[inline]
+    /// [`Error::Size`]: what the program gives for a tensor overlaps the memory of the buckets,
+    /// elsewhere than in the tensor's own place.
     pub(super) fn check_overlap(
         &self,
         found: &Found<'_>,
         memory: *const u8,
         what: &str,
-    ) -> Result<bool> {
-        let (address, bytes) = (memory.addr(), found.bytes(found.ty));
-        let end = address.saturating_add(bytes as usize);
-        if address >= self.own.end || end <= self.own.start {
-            return Ok(false);
+    ) -> Result<()> {
+        if self.may_lie_at(found.record, memory) {
+            return Ok(());
         }
-        let layout = &self.layout.buckets[found.place.bucket];
-        let place = self.own.start + (layout.at + found.part().at) as usize;
-        if found.ty == found.wire && address == place {
-            return Ok(true);
-        }
-        Err(overlaps(found.tensor, bytes, what))
+        Err(overlaps(found.tensor, found.record.part.plain_bytes, what))
     }
 
     /// Whether the sum of a tensor may be written there.
@@ -286,13 +110,13 @@ impl Fused {
     /// [`Error::Size`]: it overlaps memory of the buckets, also what is lent, elsewhere than in the
     /// place of the tensor.
     pub(super) fn check_result(&self, found: &Found<'_>, result: *const u8) -> Result<()> {
-        if result.is_null() || self.check_overlap(found, result, "result")? {
-            return Ok(());
-        }
-        let (address, bytes) = (result.addr(), found.bytes(found.ty));
-        let range = address..address.saturating_add(bytes as usize);
-        let is_allowed =
-            !self.occupied.overlaps(&range) || found.bucket.memory.is_place(found.part(), result);
+        self.check_overlap(found, result, "result")?;
+        let (record, bytes) = (found.record, found.record.part.plain_bytes);
+        let range = result.addr()..result.addr().saturating_add(bytes as usize);
+        let is_allowed = result.is_null()
+            || record.is_place(result)
+            || !self.occupied.overlaps(&range)
+            || found.bucket.memory.is_place(record.part, result);
         if is_allowed { Ok(()) } else { Err(overlaps(found.tensor, bytes, "result")) }
     }
 
@@ -383,10 +207,10 @@ impl Fused {
             return outcome.map(|()| step);
         }
         may_wait(timeout, "waiting for a tensor")?;
-        self.shared.active.begin_now(&self.turns, Some(found.place.bucket));
+        self.shared.active.begin_now(&self.turns, Some(found.record.bucket));
         let pending = || self.pending(found);
         let ended = || self.outcome(found, step);
-        let watch = Watch::begin(self, Subject::Bucket(found.place.bucket), step);
+        let watch = Watch::begin(self, Subject::Bucket(found.record.bucket), step);
         self.wait_on(found.bucket, watch, timeout.deadline(), ended, pending).map(|()| step)
     }
 
@@ -434,8 +258,8 @@ impl Fused {
     /// What a tensor waits for, in words.
     #[cold]
     fn pending(&self, found: &Found<'_>) -> Error {
-        let bucket = &self.layout.buckets[found.place.bucket];
-        let Found { tensor, place, .. } = *found;
+        let bucket = &self.layout.buckets[found.record.bucket];
+        let Found { tensor, record, .. } = *found;
         let step = found.step();
         let missing = bucket.tensors.iter().enumerate();
         let missing = missing.filter(|(nth, _)| !found.bucket.countdown.is_complete(*nth, step));
@@ -450,7 +274,7 @@ impl Fused {
                 format!("this rank has not submitted tensor {first} and {} more", missing.len() - 1)
             }
         };
-        let place = place.bucket;
+        let place = record.bucket;
         let pending =
             format!("tensor {tensor} of a fused buffer of {group}, bucket {place}: {pending}");
         Error::Timeout { pending }
@@ -462,10 +286,11 @@ impl Fused {
     /// # Safety
     /// `to` is writable for the bytes of the tensor.
     pub(super) unsafe fn copy_out(&self, found: &Found<'_>, step: u64, to: *mut u8) -> Result<()> {
+        let record = found.record;
         // SAFETY: the caller's promise.
-        let target = unsafe { Target::new(to, found.bytes(found.ty) as usize) };
-        let sum = found.part_of(found.bucket.memory.of_step(step)).source();
-        Stage::new(found.wire, found.ty, 1.0, Write::Store)?.run(target, sum);
+        let target = unsafe { Target::new(to, record.part.plain_bytes as usize) };
+        let sum = found.bucket.memory.of_step(step).part(record.part.at, record.part.bytes);
+        Stage::new(record.wire, record.ty, Write::Store)?.run(1.0, target, sum.source());
         Ok(())
     }
 }
@@ -498,14 +323,6 @@ fn overlaps(tensor: usize, size: u64, what: &str) -> Error {
          tensor's own place there"
     );
     Error::Size { size, reason }
-}
-
-#[cold]
-fn added_from_place(tensor: usize) -> String {
-    format!(
-        "tensor {tensor}: its place holds what was submitted before; further contributions come \
-         from other memory"
-    )
 }
 
 impl TakesTurns for Fused {

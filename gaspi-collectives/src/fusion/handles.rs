@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use gaspi_core::sync::{Mutex, RwLock, epoch};
 use gaspi_core::{Error, Extension, FastPath, GroupId, Result, Runtime, Timeout, outside_callback};
@@ -16,8 +16,11 @@ use super::{Fusion, Options, Tensor};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Handle(pub u64);
 
-/// So many fused buffers at a time are found without a lock.
-const LOOKUP: usize = 64;
+/// Fused buffers that the first row of places has room for; each further row has room for twice as
+/// many as the one before, the first of them for as many as this.
+const ROW: usize = 64;
+/// Rows that places of 32 bits lie in, besides the first one.
+const ROWS: usize = 26;
 
 /// A fused buffer and its number.
 #[derive(Debug)]
@@ -30,11 +33,53 @@ struct Known {
 /// inside of an epoch. What it leads to is dropped after the pointer was removed and that epoch has
 /// ended.
 #[derive(Debug)]
-struct LookupTable([AtomicPtr<Known>; LOOKUP]);
+struct LookupTable {
+    first: [AtomicPtr<Known>; ROW],
+    /// Rows stay once they are there.
+    further: [OnceLock<Row>; ROWS],
+}
+
+type Row = Box<[AtomicPtr<Known>]>;
 
 impl Default for LookupTable {
     fn default() -> LookupTable {
-        LookupTable([const { AtomicPtr::new(ptr::null_mut()) }; LOOKUP])
+        LookupTable {
+            first: [const { AtomicPtr::new(ptr::null_mut()) }; ROW],
+            further: [const { OnceLock::new() }; ROWS],
+        }
+    }
+}
+
+impl LookupTable {
+    /// Where the fused buffer of a place is noted, if there has been one in its row.
+    #[inline(always)]
+    fn get(&self, index: u32) -> Option<&AtomicPtr<Known>> {
+        match self.first.get(index as usize) {
+            None => {
+                let (row, at) = LookupTable::further(index);
+                self.further.get(row)?.get()?.get(at)
+            }
+            found => found,
+        }
+    }
+
+    /// The same, which makes the row.
+    fn make(&self, index: u32) -> &AtomicPtr<Known> {
+        match self.first.get(index as usize) {
+            None => {
+                let (row, at) = LookupTable::further(index);
+                let places = || (0..ROW << row).map(|_| AtomicPtr::default()).collect();
+                &self.further[row].get_or_init(places)[at]
+            }
+            Some(found) => found,
+        }
+    }
+
+    /// The row behind the first one in which a place lies, and where.
+    #[inline(always)]
+    fn further(index: u32) -> (usize, usize) {
+        let row = (index / ROW as u32).ilog2() as usize;
+        (row, index as usize - (ROW << row))
     }
 }
 
@@ -85,10 +130,8 @@ pub fn create(
     slot.0 = slot.0.wrapping_add(1).max(1);
     let handle = Handle(u64::from(slot.0) << 32 | index as u64);
     let known = ptr::from_mut(&mut **slot.1.insert(Box::new(Known { handle, fused })));
-    if let Some(found) = fusions.lookup.0.get(index) {
-        // Release: it was made before; pairs with the Acquire in `try_submit`.
-        found.store(known, Ordering::Release);
-    }
+    // Release: it was made before; pairs with the Acquire in `try_submit`.
+    fusions.lookup.make(index as u32).store(known, Ordering::Release);
     Ok(handle)
 }
 
@@ -106,17 +149,13 @@ pub unsafe fn try_submit(
     data: *const u8,
     scale: f64,
 ) -> Option<Option<usize>> {
-    let found = Fusions::of(inside.runtime()).lookup.0.get(handle.0 as u32 as usize)?;
+    let found = Fusions::of(inside.runtime()).lookup.get(handle.0 as u32)?;
     // Acquire: pairs with the Release in `create`.
     let known = found.load(Ordering::Acquire);
     // SAFETY: epoch. `free` waits for its end before it drops this.
     let known = unsafe { known.as_ref() }.filter(|known| known.handle == handle)?;
     // SAFETY: the caller's promise.
-    match unsafe { known.fused.submit_directly(tensor, data, scale) } {
-        // SAFETY: the caller's promise.
-        None => unsafe { known.fused.try_submit(tensor, data, scale) },
-        done => done,
-    }
+    unsafe { known.fused.try_submit(tensor, data, scale) }
 }
 
 /// Starts the all-reduce of a bucket that [`try_submit`] has told of.
@@ -162,7 +201,7 @@ pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
         let slot = slot.filter(|slot| u64::from(slot.0) == handle.0 >> 32);
         let known = slot.and_then(|slot| slot.1.take());
         if known.is_some() {
-            if let Some(found) = fusions.lookup.0.get(index) {
+            if let Some(found) = fusions.lookup.get(index as u32) {
                 // Relaxed: ordered by `synchronize`.
                 found.store(ptr::null_mut(), Ordering::Relaxed);
             }
@@ -180,4 +219,29 @@ pub fn free(rt: &Runtime, handle: Handle) -> Result<()> {
 fn no_fused_buffer(handle: Handle) -> Error {
     let reason = "there is no such fused buffer; it was freed already".to_owned();
     Error::InvalidOperation { handle: handle.0, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_place_has_its_own_pointer_and_keeps_it() {
+        let table = LookupTable::default();
+        let ends = (0..7).flat_map(|row| [(ROW << row) - 1, ROW << row]);
+        for index in (0..2000).chain(ends).map(|index| index as u32) {
+            let of_row = table.get(index).is_some();
+            assert!(of_row || index as usize >= ROW, "the first row is there: {index}");
+            let made: *const _ = table.make(index);
+            assert!(std::ptr::eq(table.get(index).expect("made"), made), "{index}");
+            let mark = ptr::without_provenance_mut(index as usize + 1);
+            table.make(index).store(mark, Ordering::Relaxed);
+        }
+        for index in 0..2000 {
+            let marked = table.get(index).expect("made").load(Ordering::Relaxed);
+            assert_eq!(marked.addr(), index as usize + 1);
+        }
+        assert!(table.get(u32::MAX).is_none() && table.get(1 << 20).is_none());
+        assert_eq!(LookupTable::further(u32::MAX).0, ROWS - 1);
+    }
 }

@@ -20,6 +20,30 @@ pub(super) struct Place {
     pub(super) count: u64,
 }
 
+/// The part of a bucket that is a tensor's, in bytes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Its number among the tensors of the bucket.
+    pub(super) nth: usize,
+    /// What travels: where it begins, and how much it is.
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    /// The same in the type of the tensor.
+    pub(super) plain_at: u64,
+    pub(super) plain_bytes: u64,
+}
+
+impl Place {
+    /// The part of a tensor of a type that travels as another one.
+    pub(super) fn part(&self, ty: DataType, wire: DataType) -> Part {
+        let [ty, wire] = [ty, wire].map(|ty| u64::from(ty.bytes()));
+        let Place { nth, first, count, .. } = *self;
+        let (at, bytes, plain_at, plain_bytes) =
+            (first * wire, count * wire, first * ty, count * ty);
+        Part { nth, at, bytes, plain_at, plain_bytes }
+    }
+}
+
 /// Tensors that are reduced together.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct BucketLayout {

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use gaspi_core::sync::Mutex;
 use gaspi_core::{ArenaMemory, Error, Result, Runtime};
 
-use super::layout::{ALIGNMENT, Layout};
+use super::layout::{ALIGNMENT, Layout, Part};
 use super::occupied::{Noted, Occupied};
 use crate::kernel::{Buffer, Target};
 
@@ -52,18 +52,6 @@ struct PartialSums(Plain);
 // SAFETY: a thread that has claimed a contribution to a tensor uses its part alone, and hands it on
 // by the word of its claim.
 unsafe impl Sync for PartialSums {}
-
-/// The part of a bucket that is a tensor's.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
-    /// Its number among the tensors of the bucket.
-    pub(super) nth: usize,
-    /// Where it begins: in what travels, and in the type of the tensor.
-    pub(super) at: u64,
-    pub(super) plain_at: u64,
-    /// Bytes, in the type of the tensor.
-    pub(super) plain_bytes: u64,
-}
 
 /// One of the memories of a bucket.
 #[derive(Debug)]
@@ -191,9 +179,18 @@ impl BucketMemory {
         unsafe { Target::new(start, self.bytes as usize) }
     }
 
+    /// The place of a tensor, whose part of this bucket that is, in the memory of a step.
+    #[inline(always)]
+    pub(super) fn place_of_step(&self, step: u64, part: Part) -> Target<'static> {
+        debug_assert!(part.at + part.bytes <= self.bytes, "{part:?} of {} bytes", self.bytes);
+        // Relaxed: as in `of_step`.
+        let start = self.starts[turn(step)].load(Ordering::Relaxed);
+        // SAFETY: as in `of_step`; the layout puts parts inside of their bucket.
+        unsafe { Target::new(start.wrapping_add(part.at as usize), part.bytes as usize) }
+    }
+
     /// Where the contributions to a tensor are added up until the last one comes; none where that
     /// is its place.
-    #[inline]
     pub(super) fn partial_sum(&self, part: Part) -> Option<Target<'_>> {
         let sums = self.partial_sums.as_ref()?;
         Some(sums.0.target().part(part.plain_at, part.plain_bytes))

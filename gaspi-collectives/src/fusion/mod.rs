@@ -15,7 +15,6 @@ mod close;
 pub mod countdown;
 mod create;
 mod declaration;
-mod direct;
 mod ends;
 mod fused;
 #[doc(hidden)]
@@ -24,6 +23,7 @@ mod layout;
 mod memory;
 mod occupied;
 mod stall;
+mod submit;
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -119,7 +119,12 @@ impl<'r> Fusion<'r> {
     pub unsafe fn submit(&self, tensor: usize, data: *const u8, scale: f64) -> Result<()> {
         self.fused.shared.refuse_child()?;
         // SAFETY: the caller's promise.
-        unsafe { self.fused.submit(self.rt, tensor, data, scale) }
+        match unsafe { self.fused.try_submit(tensor, data, scale) } {
+            Some(None) => Ok(()),
+            Some(Some(bucket)) => self.fused.start(bucket),
+            // SAFETY: the caller's promise.
+            None => unsafe { self.fused.submit(self.rt, tensor, data, scale) },
+        }
     }
 
     /// Whether the step has ended in which the tensor was submitted last. Copies the sum to
@@ -170,10 +175,10 @@ impl<'r> Fusion<'r> {
         let Some(found) = self.find(tensor)? else {
             return Ok(std::ptr::without_provenance(layout::ALIGNMENT as usize));
         };
-        let stage = Stage::new(found.wire, found.ty, 1.0, Write::Store)?;
-        let (memory, part) = (&found.bucket.memory, found.part());
+        let (record, memory) = (found.record, &found.bucket.memory);
+        let (part, stage) = (record.part, Stage::new(record.wire, record.ty, Write::Store)?);
         let read = |to: Target<'_>, from: Target<'static>| {
-            stage.run(to, found.part_of(from).source());
+            stage.run(1.0, to, from.part(part.at, part.bytes).source());
         };
         loop {
             let step = self.fused.wait(&found, timeout)?;
@@ -192,7 +197,7 @@ impl<'r> Fusion<'r> {
     /// [`Error::Number`]: nothing of the tensor is lent there.
     pub fn release(&self, tensor: usize, lent: *const u8) -> Result<()> {
         match self.find(tensor)? {
-            Some(found) if !found.bucket.memory.release(found.part(), lent) => {
+            Some(found) if !found.bucket.memory.release(found.record.part, lent) => {
                 let reason = format!("no result of tensor {tensor} is lent at {lent:p}");
                 Err(Error::Number { number: tensor as u64, reason })
             }
@@ -211,7 +216,7 @@ impl<'r> Fusion<'r> {
     /// [`Error::Number`]: there is no such tensor.
     pub fn tensor_ptr(&self, tensor: usize) -> Result<*mut u8> {
         Ok(match self.find(tensor)? {
-            Some(found) => found.bucket.memory.place(found.part()),
+            Some(found) => found.bucket.memory.place(found.record.part),
             None => std::ptr::without_provenance_mut(layout::ALIGNMENT as usize),
         })
     }
@@ -300,7 +305,7 @@ impl<'r> Fusion<'r> {
     /// [`Error::Number`]: there is no such tensor, or it has no elements.
     pub fn bucket(&self, tensor: usize) -> Result<usize> {
         match self.find(tensor)? {
-            Some(found) => Ok(found.place.bucket),
+            Some(found) => Ok(found.record.bucket),
             None => {
                 let reason = format!("tensor {tensor} has no elements and so no bucket");
                 Err(Error::Number { number: tensor as u64, reason })

@@ -168,10 +168,10 @@ mod tests {
         let source = bytes(&[1e-42_f32, 0.1, 1e-7, 3.3, 65519.0, 1e-40]);
         for to in [DataType::F32, DataType::F16, DataType::Bf16] {
             let handed = |environment| {
-                let stage = Stage::new(DataType::F32, to, 0.3, Write::Store).expect("floats");
+                let stage = Stage::new(DataType::F32, to, Write::Store).expect("floats");
                 within(environment, || {
                     let mut target = vec![0; 6 * to.bytes() as usize];
-                    stage.run(Target::of(&mut target), Source::of(&source));
+                    stage.run(0.3, Target::of(&mut target), Source::of(&source));
                     target
                 })
             };

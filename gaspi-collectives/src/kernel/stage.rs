@@ -4,6 +4,8 @@
 //! through elements one by one, in loops that compilers make vectors of. What is added after that
 //! waits in a block that fits into the innermost cache.
 
+use std::marker::PhantomData;
+
 use gaspi_core::{Error, Result};
 
 use super::environment::Environment;
@@ -24,75 +26,86 @@ pub(crate) enum Write {
     Accumulate(Operation),
 }
 
-/// A way of handing data over.
-#[derive(Clone, Copy, PartialEq, Debug)]
+/// A loop that hands over so many elements, from the second place to the first, times a factor.
+type Loop = unsafe fn(*mut u8, *const u8, usize, f64);
+
+/// A way of handing data over, found once for many of them: all but the factor.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Stage {
     from: DataType,
     to: DataType,
-    scale: f64,
     write: Write,
+    convert: Loop,
 }
 
+/// The largest scale of integers: up to it, each integer is a number of f64.
+const MOST_EXACT: f64 = (1u64 << 53) as f64;
+
 impl Stage {
-    /// Elements of `from` times `scale`, as elements of `to`: the same type, or f32 and one of f16
+    /// Elements of `from` times a scale, as elements of `to`: the same type, or f32 and one of f16
     /// and bf16, which are scaled as f32 and rounded once, to the nearest, ties to even. The scale
     /// is rounded to the type of the elements (f32 for halves); that of integers is an integer, and
     /// products wrap around.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for other pairs of types, integers by a scale that is none, and
-    /// operations that the type does not have.
-    pub(crate) fn new(from: DataType, to: DataType, scale: f64, write: Write) -> Result<Stage> {
-        let unsupported = |reason: String| Err(Error::Unsupported { reason });
-        let half = |ty| matches!(ty, DataType::F16 | DataType::Bf16);
-        let widens = from == DataType::F32 && half(to) || half(from) && to == DataType::F32;
-        if from != to && !widens {
-            return unsupported(format!("elements of {from} are not converted to {to}"));
-        }
-        if from.is_integer() && (scale.fract() != 0.0 || scale.abs() > MOST_EXACT) {
-            return unsupported(format!(
-                "elements of {from} are multiplied by integers, not {scale}"
-            ));
-        }
+    /// [`Error::Unsupported`] for other pairs of types, and operations that the type does not have.
+    pub(crate) fn new(from: DataType, to: DataType, write: Write) -> Result<Stage> {
+        let Some(convert) = loop_of(from, to) else {
+            let reason = format!("elements of {from} are not converted to {to}");
+            return Err(Error::Unsupported { reason });
+        };
         if let Write::Accumulate(operation) = write
             && !operation.is_defined_for(to)
         {
-            return unsupported(format!("{operation} is not defined for elements of type {to}"));
+            let reason = format!("{operation} is not defined for elements of type {to}");
+            return Err(Error::Unsupported { reason });
         }
-        Ok(Stage { from, to, scale, write })
+        Ok(Stage { from, to, write, convert })
     }
 
-    /// Hands over all of `src`, which has as many elements as `dst`. Both may be the same memory
-    /// where the types are the same and nothing is combined; then nothing is done for a scale of 1.
+    /// Whether elements can be multiplied by that.
+    #[inline(always)]
+    pub(crate) fn takes(&self, scale: f64) -> bool {
+        !self.from.is_integer() || scale.fract() == 0.0 && scale.abs() <= MOST_EXACT
+    }
+
+    /// # Errors
+    /// [`Error::Unsupported`] for integers by a scale that is none.
+    pub(crate) fn check(&self, scale: f64) -> Result<()> {
+        if self.takes(scale) {
+            return Ok(());
+        }
+        let from = self.from;
+        let reason = format!("elements of {from} are multiplied by integers, not {scale}");
+        Err(Error::Unsupported { reason })
+    }
+
+    /// Hands over all of `src`, which has as many elements as `dst`, times a scale that it
+    /// [takes](Stage::takes). Both may be the same memory where the types are the same and nothing
+    /// is combined; then nothing is done for a scale of 1.
     ///
     /// # Panics
     /// The numbers of elements differ.
-    pub(crate) fn run(&self, dst: Target<'_>, src: Source<'_>) {
-        let elements = src.len / self.from.bytes() as usize;
-        assert_eq!(
-            elements,
-            dst.len / self.to.bytes() as usize,
-            "as many elements as there is room"
-        );
-        let plain = self.from == self.to && self.scale == 1.0;
+    #[inline(never)]
+    pub(crate) fn run(&self, scale: f64, dst: Target<'_>, src: Source<'_>) {
+        let plain = self.from == self.to && scale == 1.0;
         match self.write {
             Write::Store if plain && src.is_at(dst) => {}
             Write::Store if plain => copy(dst, src),
-            Write::Store => self.convert(dst, src),
+            Write::Store => self.convert(scale, dst, src),
             Write::Accumulate(operation) if plain => accumulate(operation, self.to, dst, &[src]),
             Write::Accumulate(operation) => {
                 let mut block = [0u64; BLOCK / size_of::<u64>()];
                 let block = bytemuck::cast_slice_mut::<u64, u8>(&mut block);
                 let (from, to) = (u64::from(self.from.bytes()), u64::from(self.to.bytes()));
-                let step = BLOCK / from.max(to) as usize;
-                for first in (0..elements).step_by(step) {
-                    let count = step.min(elements - first) as u64;
+                let elements = self.elements(dst, src) as u64;
+                let step = BLOCK as u64 / from.max(to);
+                for first in (0..elements).step_by(step as usize) {
+                    let count = step.min(elements - first);
                     let converted = &mut block[..(count * to) as usize];
-                    self.convert(
-                        Target::of(converted),
-                        src.part(first as u64 * from, count * from),
-                    );
-                    let dst = dst.part(first as u64 * to, count * to);
+                    let part = src.part(first * from, count * from);
+                    self.convert(scale, Target::of(converted), part);
+                    let dst = dst.part(first * to, count * to);
                     accumulate(operation, self.to, dst, &[Source::of(converted)]);
                 }
             }
@@ -100,12 +113,13 @@ impl Stage {
     }
 
     /// Combines `src` with `sum` as [`run`](Stage::run) does, and hands the outcome over to `dst`
-    /// by another stage instead of writing it back: one way through memory. All have as many
-    /// elements.
+    /// by another stage, at a scale of 1, instead of writing it back: one way through memory. All
+    /// have as many elements.
+    #[inline(never)]
     pub(crate) fn run_through(
         &self,
-        sum: Source<'_>,
-        src: Source<'_>,
+        scale: f64,
+        (sum, src): (Source<'_>, Source<'_>),
         next: &Stage,
         dst: Target<'_>,
     ) {
@@ -119,71 +133,156 @@ impl Stage {
             let [src_part, sum_part, dst_part] = bytes.map(|bytes| (first * bytes, count * bytes));
             let block = Target::of(&mut block[..sum_part.1 as usize]);
             copy(block, sum.part(sum_part.0, sum_part.1));
-            self.run(block, src.part(src_part.0, src_part.1));
-            next.run(dst.part(dst_part.0, dst_part.1), block.source());
+            self.run(scale, block, src.part(src_part.0, src_part.1));
+            next.run(1.0, dst.part(dst_part.0, dst_part.1), block.source());
         }
     }
 
-    fn convert(&self, dst: Target<'_>, src: Source<'_>) {
-        let _environment = (!self.from.is_integer()).then(Environment::enter);
-        match Isa::of_this_processor() {
-            Isa::Baseline => self.convert_inline(dst, src),
-            #[cfg(target_arch = "x86_64")]
-            // SAFETY: the processor has what was found.
-            Isa::Avx2 | Isa::Avx512 => unsafe { self.convert_avx2(dst, src) },
-        }
+    /// The elements of both.
+    ///
+    /// # Panics
+    /// Their numbers differ.
+    fn elements(&self, dst: Target<'_>, src: Source<'_>) -> usize {
+        // Powers of two, which the compiler does not know and would divide by.
+        let [from, to] = [self.from, self.to].map(|ty| ty.bytes().trailing_zeros());
+        let elements = src.len >> from;
+        assert_eq!(elements, dst.len >> to, "as many elements as there is room");
+        elements
     }
 
-    #[cfg(target_arch = "x86_64")]
-    #[target_feature(enable = "avx2,f16c,fma")]
-    fn convert_avx2(&self, dst: Target<'_>, src: Source<'_>) {
-        self.convert_inline(dst, src);
-    }
-
-    #[inline(always)]
-    fn convert_inline(&self, dst: Target<'_>, src: Source<'_>) {
-        let single = self.scale as f32;
-        let factor = self.scale as i64;
-        macro_rules! integers {
-            ($element:ty) => {
-                each(dst, src, |value: $element| value.wrapping_mul(factor as $element))
-            };
-        }
-        match (self.from, self.to) {
-            (DataType::F32, DataType::F16) => {
-                each(dst, src, |value: f32| F16::narrow(value * single));
-            }
-            (DataType::F32, DataType::Bf16) => {
-                each(dst, src, |value: f32| Bf16::narrow(value * single));
-            }
-            (DataType::F16, DataType::F32) => each(dst, src, |bits| F16::widen(bits) * single),
-            (DataType::Bf16, DataType::F32) => each(dst, src, |bits| Bf16::widen(bits) * single),
-            (DataType::F16, _) => each(dst, src, |bits| F16::narrow(F16::widen(bits) * single)),
-            (DataType::Bf16, _) => each(dst, src, |bits| Bf16::narrow(Bf16::widen(bits) * single)),
-            (DataType::F32, _) => each(dst, src, |value: f32| value * single),
-            (DataType::F64, _) => each(dst, src, |value: f64| value * self.scale),
-            (DataType::I8, _) => integers!(i8),
-            (DataType::U8, _) => integers!(u8),
-            (DataType::I16, _) => integers!(i16),
-            (DataType::U16, _) => integers!(u16),
-            (DataType::I32, _) => integers!(i32),
-            (DataType::U32, _) => integers!(u32),
-            (DataType::I64, _) => integers!(i64),
-            (DataType::U64, _) => integers!(u64),
-        }
+    fn convert(&self, scale: f64, dst: Target<'_>, src: Source<'_>) {
+        let elements = self.elements(dst, src);
+        // SAFETY: both hold so many elements, and the processor has what `compiled` has found.
+        unsafe { (self.convert)(dst.start, src.start, elements, scale) };
     }
 }
 
-/// The largest scale of integers: up to it, each integer is a number of f64.
-const MOST_EXACT: f64 = (1u64 << 53) as f64;
+/// What happens to an element.
+trait Change {
+    type From: Copy;
+    type To: Copy;
+    /// A scale as elements are multiplied by it.
+    type Factor: Copy;
+    const IS_INTEGER: bool;
 
+    fn factor(scale: f64) -> Self::Factor;
+
+    fn change(value: Self::From, factor: Self::Factor) -> Self::To;
+}
+
+/// Elements of one type are multiplied.
+struct Multiply<T>(PhantomData<T>);
+
+macro_rules! multiply {
+    ($element:ty, $is_integer:literal, $factor:expr, $change:expr) => {
+        impl Change for Multiply<$element> {
+            type From = $element;
+            type To = $element;
+            type Factor = $element;
+            const IS_INTEGER: bool = $is_integer;
+
+            #[inline(always)]
+            fn factor(scale: f64) -> $element {
+                $factor(scale)
+            }
+
+            #[inline(always)]
+            fn change(value: $element, factor: $element) -> $element {
+                $change(value, factor)
+            }
+        }
+    };
+}
+
+multiply!(f32, false, |scale| scale as f32, |value, factor| value * factor);
+multiply!(f64, false, |scale| scale, |value, factor| value * factor);
+// Products of signed integers have the bits of unsigned ones.
+multiply!(u8, true, |scale| scale as i64 as u8, u8::wrapping_mul);
+multiply!(u16, true, |scale| scale as i64 as u16, u16::wrapping_mul);
+multiply!(u32, true, |scale| scale as i64 as u32, u32::wrapping_mul);
+multiply!(u64, true, |scale| scale as i64 as u64, u64::wrapping_mul);
+
+/// Halves are multiplied.
+struct MultiplyHalves<H>(PhantomData<H>);
+/// f32 become halves.
+struct Narrow<H>(PhantomData<H>);
+/// Halves become f32.
+struct Widen<H>(PhantomData<H>);
+
+macro_rules! halves {
+    ($change:ident from $from:ty, $to:ty, $each:expr) => {
+        impl<H: Half> Change for $change<H> {
+            type From = $from;
+            type To = $to;
+            type Factor = f32;
+            const IS_INTEGER: bool = false;
+
+            #[inline(always)]
+            fn factor(scale: f64) -> f32 {
+                scale as f32
+            }
+
+            #[inline(always)]
+            fn change(value: $from, factor: f32) -> $to {
+                $each(value, factor)
+            }
+        }
+    };
+}
+
+halves!(Narrow from f32, u16, |value, factor| H::narrow(value * factor));
+halves!(Widen from u16, f32, |bits, factor| H::widen(bits) * factor);
+halves!(MultiplyHalves from u16, u16, |bits, factor| H::narrow(H::widen(bits) * factor));
+
+/// The loop from one type to another, if there is one.
+fn loop_of(from: DataType, to: DataType) -> Option<Loop> {
+    Some(match (from, to) {
+        (DataType::F32, DataType::F16) => compiled::<Narrow<F16>>(),
+        (DataType::F32, DataType::Bf16) => compiled::<Narrow<Bf16>>(),
+        (DataType::F16, DataType::F32) => compiled::<Widen<F16>>(),
+        (DataType::Bf16, DataType::F32) => compiled::<Widen<Bf16>>(),
+        _ if from != to => return None,
+        (DataType::F16, _) => compiled::<MultiplyHalves<F16>>(),
+        (DataType::Bf16, _) => compiled::<MultiplyHalves<Bf16>>(),
+        (DataType::F32, _) => compiled::<Multiply<f32>>(),
+        (DataType::F64, _) => compiled::<Multiply<f64>>(),
+        (DataType::I8 | DataType::U8, _) => compiled::<Multiply<u8>>(),
+        (DataType::I16 | DataType::U16, _) => compiled::<Multiply<u16>>(),
+        (DataType::I32 | DataType::U32, _) => compiled::<Multiply<u32>>(),
+        (DataType::I64 | DataType::U64, _) => compiled::<Multiply<u64>>(),
+    })
+}
+
+/// The loop as it is compiled for this processor.
+fn compiled<C: Change>() -> Loop {
+    match Isa::of_this_processor() {
+        Isa::Baseline => each::<C>,
+        #[cfg(target_arch = "x86_64")]
+        Isa::Avx2 | Isa::Avx512 => each_avx2::<C>,
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,f16c,fma")]
+unsafe fn each_avx2<C: Change>(dst: *mut u8, src: *const u8, elements: usize, scale: f64) {
+    // SAFETY: the caller's promise.
+    unsafe { each::<C>(dst, src, elements, scale) };
+}
+
+/// Changes `elements` elements.
+///
+/// # Safety
+/// `src` is readable and `dst` writable for so many. The processor has what the caller is compiled
+/// for.
 #[inline(always)]
-fn each<T: Copy, U: Copy>(dst: Target<'_>, src: Source<'_>, change: impl Fn(T) -> U) {
-    for i in 0..dst.len / size_of::<U>() {
-        // SAFETY: element `i` is inside, as `run` has checked; every bit pattern is a number.
-        let value = unsafe { src.start.cast::<T>().add(i).read_unaligned() };
+unsafe fn each<C: Change>(dst: *mut u8, src: *const u8, elements: usize, scale: f64) {
+    let _environment = (!C::IS_INTEGER).then(Environment::enter);
+    let factor = C::factor(scale);
+    for i in 0..elements {
+        // SAFETY: element `i` is inside; every bit pattern is a number.
+        let value = unsafe { src.cast::<C::From>().add(i).read_unaligned() };
         // SAFETY: element `i` is inside.
-        unsafe { dst.start.cast::<U>().add(i).write_unaligned(change(value)) };
+        unsafe { dst.cast::<C::To>().add(i).write_unaligned(C::change(value, factor)) };
     }
 }
 
@@ -239,16 +338,17 @@ mod tests {
                 let expected: Vec<f32> = input.iter().map(|v| v * scale as f32).collect();
                 let source = Odd::new(&input);
                 let mut stored = Odd::new(&vec![9.0f32; n]);
-                let stage = |write| Stage::new(DataType::F32, DataType::F32, scale, write);
-                stage(Write::Store).expect("floats").run(stored.target(), source.source());
+                let stage = |write| Stage::new(DataType::F32, DataType::F32, write);
+                let store = stage(Write::Store).expect("floats");
+                store.run(scale, stored.target(), source.source());
                 assert_eq!(stored.read::<f32>(), expected, "{n} by {scale}");
                 let sum = stage(Write::Accumulate(Operation::Sum)).expect("floats");
-                sum.run(stored.target(), source.source());
+                sum.run(scale, stored.target(), source.source());
                 let twice: Vec<f32> = expected.iter().map(|v| v + v).collect();
                 assert_eq!(stored.read::<f32>(), twice, "{n} by {scale}, added");
                 let max = stage(Write::Accumulate(Operation::Max)).expect("floats");
                 let mut most = Odd::new(&vec![5.0f32; n]);
-                max.run(most.target(), source.source());
+                max.run(scale, most.target(), source.source());
                 let expected: Vec<f32> = expected.iter().map(|v| v.max(5.0)).collect();
                 assert_eq!(most.read::<f32>(), expected, "{n} by {scale}, the larger ones");
             }
@@ -267,12 +367,12 @@ mod tests {
                     input.iter().map(|v| half::bf16::from_f32(scaled(v)).to_bits()).collect();
                 for (ty, expected) in [(DataType::F16, f16), (DataType::Bf16, bf16)] {
                     let mut narrow = Odd::new(&vec![0u16; n]);
-                    let stage = Stage::new(DataType::F32, ty, scale, Write::Store).expect("floats");
-                    stage.run(narrow.target(), Odd::new(&input).source());
+                    let stage = Stage::new(DataType::F32, ty, Write::Store).expect("floats");
+                    stage.run(scale, narrow.target(), Odd::new(&input).source());
                     assert_eq!(narrow.read::<u16>(), expected, "{n} by {scale} to {ty}");
                     let mut wide = Odd::new(&vec![0f32; n]);
-                    let back = Stage::new(ty, DataType::F32, 1.0, Write::Store).expect("floats");
-                    back.run(wide.target(), narrow.source());
+                    let back = Stage::new(ty, DataType::F32, Write::Store).expect("floats");
+                    back.run(1.0, wide.target(), narrow.source());
                     let widen = |bits: &u16| match ty {
                         DataType::F16 => half::f16::from_bits(*bits).to_f32(),
                         _ => half::bf16::from_bits(*bits).to_f32(),
@@ -294,10 +394,11 @@ mod tests {
                 let mut narrow = Odd::new(&vec![0u16; n]);
                 let before = Odd::new(&vec![0.7f32; n]);
                 let add = Write::Accumulate(Operation::Sum);
-                let add = Stage::new(DataType::F32, DataType::F32, scale, add).expect("floats");
-                let round = Stage::new(DataType::F32, DataType::Bf16, 1.0, Write::Store);
+                let add = Stage::new(DataType::F32, DataType::F32, add).expect("floats");
+                let round = Stage::new(DataType::F32, DataType::Bf16, Write::Store);
                 let (round, input) = (round.expect("floats"), Odd::new(&input));
-                add.run_through(before.source(), input.source(), &round, narrow.target());
+                let both = (before.source(), input.source());
+                add.run_through(scale, both, &round, narrow.target());
                 assert_eq!(narrow.read::<u16>(), expected, "{n} by {scale}");
                 assert_eq!(before.read::<f32>(), vec![0.7; n], "nothing is written there");
             }
@@ -308,25 +409,36 @@ mod tests {
     fn integers_wrap_around() {
         let input: Vec<i16> = (0..2500).map(|i| (i * 13 - 9000) as i16).collect();
         let mut output = Odd::new(&input);
-        let stage =
-            Stage::new(DataType::I16, DataType::I16, -7.0, Write::Store).expect("an integer");
-        stage.run(output.target(), Odd::new(&input).source());
+        let stage = Stage::new(DataType::I16, DataType::I16, Write::Store).expect("the same");
+        stage.run(-7.0, output.target(), Odd::new(&input).source());
         let expected: Vec<i16> = input.iter().map(|v| v.wrapping_mul(-7)).collect();
         assert_eq!(output.read::<i16>(), expected);
     }
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        for (from, to, scale, write) in [
-            (DataType::F32, DataType::F64, 1.0, Write::Store),
-            (DataType::F16, DataType::Bf16, 1.0, Write::Store),
-            (DataType::I32, DataType::I32, 0.5, Write::Store),
-            (DataType::I32, DataType::I32, f64::NAN, Write::Store),
-            (DataType::I64, DataType::I64, 1e30, Write::Store),
-            (DataType::F32, DataType::F32, 1.0, Write::Accumulate(Operation::Xor)),
+        let xor = Write::Accumulate(Operation::Xor);
+        for (from, to, write) in [
+            (DataType::F32, DataType::F64, Write::Store),
+            (DataType::F16, DataType::Bf16, Write::Store),
+            (DataType::F32, DataType::F32, xor),
         ] {
-            let made = Stage::new(from, to, scale, write);
-            assert!(matches!(made, Err(Error::Unsupported { .. })), "{from} {to} {scale}");
+            let made = Stage::new(from, to, write);
+            assert!(matches!(made, Err(Error::Unsupported { .. })), "{from} {to}");
+        }
+        for (ty, scale, is_taken) in [
+            (DataType::I32, 0.5, false),
+            (DataType::I32, f64::NAN, false),
+            (DataType::I64, 1e30, false),
+            (DataType::I64, f64::NEG_INFINITY, false),
+            (DataType::I64, -MOST_EXACT, true),
+            (DataType::F32, f64::NAN, true),
+        ] {
+            let stage = Stage::new(ty, ty, Write::Store).expect("the same");
+            assert_eq!(stage.takes(scale), is_taken, "{ty} {scale}");
+            let checked = stage.check(scale);
+            assert_eq!(checked.is_ok(), is_taken, "{ty} {scale}");
+            assert!(matches!(checked, Ok(()) | Err(Error::Unsupported { .. })), "{checked:?}");
         }
     }
 }
