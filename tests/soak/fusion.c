@@ -1,9 +1,12 @@
 /*
  * fusion.c: all ranks make fused buffers, sum in them for some steps and free them, without end.
- * One of them dies at any moment, ends by itself after some call, or is stopped now and then. The
- * others hear of a death by the next error, free what they have, and go on with a new one.
+ * Most steps are submitted by several threads of each rank. One rank dies at any moment, in the
+ * middle of submits too, ends by itself after some call, or is stopped now and then. The others
+ * hear of a death by the next error, free what they have, and go on with a new one.
  */
 #include "soak.h"
+
+#include <pthread.h>
 
 enum { TENSORS_MAX = 12, COUNT_MAX = 20000, STEPS_MAX = 3 };
 
@@ -86,6 +89,64 @@ static void hand_over(worker_t *me, const buffer_t *it, gaspi_size_t tensor, uns
   (void)CALL(me, gaspi_fusion_submit(it->fusion, tensor, place, 1.0));
 }
 
+/* Whether the last call, which may fail because a rank has died, has. */
+static int has_failed(const worker_t *me) { return me->code != GASPI_SUCCESS; }
+
+/* What a thread submits of a step: every so many'th tensor. */
+typedef struct {
+  worker_t *worker;
+  const buffer_t *it;
+  const gaspi_size_t *order;
+  unsigned step;
+  unsigned threads;
+} share_t;
+
+static void *hand_share_over(void *given) {
+  const share_t *share = given;
+  worker_t *me = share->worker;
+
+  me->code = GASPI_SUCCESS;
+  for (gaspi_size_t place = me->number; place < share->it->num; place += share->threads) {
+    note(me, "step %u, tensor %lu of %lu, %u threads", share->step, share->order[place],
+         share->it->num, share->threads);
+    hand_over(me, share->it, share->order[place], share->step);
+    if (has_failed(me)) {
+      break;
+    }
+  }
+  return NULL;
+}
+
+/* Submits all tensors, by one thread or several; the error of any of them is this worker's. */
+static void hand_all_over(worker_t *me, const buffer_t *it, const gaspi_size_t *order,
+                          unsigned step) {
+  const unsigned several = draw(&me->own, 4) != 0, threads = several ? WORKERS : 1;
+  pthread_t started[WORKERS];
+  share_t shares[WORKERS];
+
+  for (unsigned number = 0; number < threads; number++) {
+    shares[number] = (share_t){&workers[number], it, order, step, threads};
+    if (number > 0 &&
+        pthread_create(&started[number], NULL, hand_share_over, &shares[number]) != 0) {
+      give_up(me, "there is no thread");
+    }
+  }
+  (void)hand_share_over(&shares[0]);
+  for (unsigned number = 1; number < threads; number++) {
+    const worker_t *other = &workers[number];
+
+    pthread_join(started[number], NULL);
+    if (has_failed(other) && !has_failed(me)) {
+      atomic_store(&me->call, atomic_load(&other->call));
+      memcpy(me->note, other->note, sizeof me->note);
+      me->took_us = other->took_us;
+      me->code = other->code;
+      memcpy(me->states, other->states, sizeof me->states);
+      memcpy(me->detail, other->detail, sizeof me->detail);
+    }
+  }
+}
+
 static void take_over(worker_t *me, const buffer_t *it, gaspi_size_t tensor, unsigned step,
                       gaspi_timeout_t timeout) {
   float *sum = (float *)(void *)me->output;
@@ -113,9 +174,6 @@ static void take_over(worker_t *me, const buffer_t *it, gaspi_size_t tensor, uns
   }
 }
 
-/* Whether the last call, which may fail because a rank has died, has. */
-static int has_failed(const worker_t *me) { return me->code != GASPI_SUCCESS; }
-
 static int one_step(worker_t *me, const buffer_t *it, unsigned step, gaspi_timeout_t timeout) {
   gaspi_size_t order[TENSORS_MAX], buckets = 0, bucket = 0;
 
@@ -125,12 +183,9 @@ static int one_step(worker_t *me, const buffer_t *it, unsigned step, gaspi_timeo
     order[place] = order[other];
     order[other] = place;
   }
-  for (gaspi_size_t place = 0; place < it->num; place++) {
-    note(me, "step %u, tensor %lu of %lu", step, order[place], it->num);
-    hand_over(me, it, order[place], step);
-    if (has_failed(me)) {
-      return 0;
-    }
+  hand_all_over(me, it, order, step);
+  if (has_failed(me)) {
+    return 0;
   }
   MUST(me, gaspi_fusion_buckets(it->fusion, &buckets));
   for (gaspi_size_t number = 0; number < buckets; number++) {
