@@ -1,5 +1,5 @@
-"""Who has come to a wait, and who has left it: each rank counts the collectives that it has entered,
-and those that it has left, where others read.
+"""Who has come to a wait, and who has left it: each rank counts the collectives that it has
+entered, and those that it has left, where others read.
 
 The counts lie in a segment of the library, two for each set of ranks that has a group. A rank that
 has waited long reads those of the others, which their library answers: a rank that has entered

@@ -197,11 +197,15 @@ class Watch:
     """
 
     def __init__(self, check: Optional[Callable[[int], None]] = None) -> None:
+        self._sizes: Optional[operators.BatchSizes] = None
+        self.begin(check)
+
+    def begin(self, check: Optional[Callable[[int], None]] = None) -> None:
+        """Has met nothing yet."""
         self.first: Optional[int] = None
         self.other: Dict[int, int] = {}
         self.error: Optional[BaseException] = None
         self._check = check
-        self._sizes: Optional[operators.BatchSizes] = None
 
     @property
     def number(self) -> int:

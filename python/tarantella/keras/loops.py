@@ -6,6 +6,7 @@ holds all arguments by name.
 """
 
 import contextlib
+import functools
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import tensorflow as tf
 
 from .. import collectives, data, log, ranks, settings
 from . import callbacks as callback_lists
-from . import arrays, calls, gathering, kinds, metrics, optimizers, sources
+from . import arrays, calls, divisions, gathering, kinds, metrics, optimizers, sources
 from .calls import Call
 from .sources import Source
 
@@ -311,7 +312,8 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         steps=steps,
         workers=call.kwargs.get("workers", 1),
     )
-    source = kinds.make(request, call.take("x"), call.take("y"), call.take("sample_weight"))
+    x = call.take("x")
+    source = kinds.make(request, x, call.take("y"), call.take("sample_weight"))
     listed = callback_lists.flatten(call.keras, call.take("callbacks"))
     own = dict(
         callback_lists.told(call.keras, listed),
@@ -320,14 +322,18 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         must_agree=["distributed"] + (["steps"] if call.distribute else []),
     )
     calls.compare_calls("evaluate", own)
-    call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
+    # What is kept of the data must not keep the model.
+    check = functools.partial(sources.check_first, request._replace(model=None))
     if source.batch is not None and call.distribute:
-        sources.check_first(request, source.batch)
+        check(source.batch)
     calls.prepare(call, source)
     if call.distribute:
-        call.kwargs["x"] = source.divided(call.watch, "off", late=True)
+        call.kwargs["x"], call.watch = divisions.of(
+            x, source, "evaluate", check, lambda watch: source.divided(watch, "off", late=True)
+        )
     else:
         log.logger().info("tnt_distribute_dataset=False: each rank evaluates its own data")
+        call.watch = data.Watch(check)
         call.kwargs["x"] = source.undivided(call.watch)
     hooks = Hooks(call, None, source)
     arrangement = callback_lists.Arrangement(call.keras, listed, {}, hooks)
@@ -337,8 +343,13 @@ def evaluate(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     try:
         with call.running():
             logs = base.evaluate(model, return_dict=True, **call.kwargs)
+    except BaseException:
+        divisions.forget(x)
+        raise
     finally:
         arrangement.undo()
+    if steps is not None or getattr(model, "stop_evaluating", False):
+        divisions.forget(x)
     if call.watch.first is None:
         raise ValueError("the data of evaluate are empty; give at least one batch")
     logs = _global_logs(logs, arrangement.values)
@@ -386,7 +397,8 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
     request = call.request(
         batch_size=batch_size, steps=steps, workers=call.kwargs.get("workers", 1)
     )
-    source = kinds.make(request, call.take("x"))
+    x = call.take("x")
+    source = kinds.make(request, x)
     calls.compare_calls(
         "predict",
         {
@@ -400,21 +412,35 @@ def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
         source.dataset = source.dataset.take(steps)
     sliced = call.micro_batch_size is not None and call.distribute
     if not call.distribute:
-        dataset = source.undivided(call.watch)
+        dataset = _elements(source.undivided(call.watch))
     elif sliced:
-        call.watch = data.Watch(lambda batch: sources.check_first(request, batch))
-        dataset = source.divided(call.watch, "off")
+        check = functools.partial(sources.check_first, request._replace(model=None))
+        dataset, call.watch = divisions.of(
+            x, source, "slices", check, lambda watch: _elements(source.divided(watch, "off"))
+        )
     else:
-        dataset = source.dealt(call.watch)
-    dataset = dataset.map(
-        tf.autograph.experimental.do_not_convert(lambda part, share: sources.as_element(part))
-    )
-    outputs = _run_predict(call, base, dataset, Hooks(call, None, source))
+        dataset, call.watch = divisions.of(
+            x, source, "deals", None, lambda watch: _elements(source.dealt(watch))
+        )
+    try:
+        outputs = _run_predict(call, base, dataset, Hooks(call, None, source))
+    except BaseException:
+        divisions.forget(x)
+        raise
+    if getattr(model, "stop_predicting", False):
+        divisions.forget(x)
     if outputs is None and ranks.get_size() == 1:
         raise ValueError("the data of predict are empty; give at least one batch")
     if not call.distribute:
         return outputs
     return gathering.gathered(call, outputs, sliced, gather)
+
+
+def _elements(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """What Keras is given of `(element, share)`."""
+    return dataset.map(
+        tf.autograph.experimental.do_not_convert(lambda part, share: sources.as_element(part))
+    )
 
 
 def _run_predict(call: Call, base: type, dataset: tf.data.Dataset, hooks: Hooks) -> Any:

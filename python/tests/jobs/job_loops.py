@@ -3,7 +3,9 @@ what they refuse.
 """
 
 import contextlib
+import gc
 import io
+import weakref
 
 from cases import KERAS3, RANK, SIZE, case, close, digits, keras, run, same_bits
 from expect import logged, raises
@@ -294,6 +296,45 @@ def evaluate_of_any_size():
         lambda: perceptron().evaluate(batched(131, 64), steps=2, return_dict=True, verbose=0)
     )
     same_history(as_dict, plain)
+
+
+@case
+def datasets_that_come_again_are_divided_once():
+    def shared():
+        # Each iteration has other samples, so that one more or less would show.
+        samples = tf.data.Dataset.from_tensor_slices(digits(130, "float64", 8))
+        return samples.shuffle(130, seed=3).take(70).batch(16)
+
+    def called(models, dataset):
+        found = []
+        for number, steps in enumerate([None] * 3 + [2] + [None] * 3):
+            found.append(models[number % 2].evaluate(dataset, steps=steps, verbose=0))
+        for number in range(3):
+            found.append(models[number % 2].predict(dataset, verbose=0))
+        return found
+
+    plain = reference(lambda: called([perceptron(), perceptron(seed=4)], shared()))
+    models, dataset = [tnt.Model(perceptron()), tnt.Model(perceptron(seed=4))], shared()
+    divide, divided = data.divide, []
+
+    def noted(*arguments, **named):
+        divided.append(divide(*arguments, **named))
+        return divided[-1]
+
+    data.divide = noted
+    try:
+        found = called(models, dataset)
+    finally:
+        data.divide = divide
+    assert np.allclose(found[:7], plain[:7], rtol=0, atol=1e-10), (found[:7], plain[:7])
+    assert all((mine == his).all() for mine, his in zip(found[7:], plain[7:]))
+    # At the first and the second time, and so behind an evaluation that left batches.
+    assert len(divided) == 6, len(divided)
+    gone = weakref.ref(dataset)
+    divided.clear()
+    del dataset
+    gc.collect()
+    assert gone() is None
 
 
 @case
