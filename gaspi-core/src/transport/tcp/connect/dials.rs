@@ -106,6 +106,12 @@ impl Dials {
         self.of_watched.contains_key(&watched)
     }
 
+    /// Whether one is being made with a rank whose kernel has answered.
+    pub(super) fn watches_are_accepted(&self) -> bool {
+        let mut dials = self.of_watched.values().filter_map(|id| self.by_id.get(id));
+        dials.any(|dial| dial.attempts.values().any(|attempt| attempt.connected))
+    }
+
     /// An attempt of a dial begins.
     pub(super) fn add_attempt(&mut self, id: u64, number: u64, attempt: Attempt) {
         if let Some(dial) = self.by_id.get_mut(&id) {

@@ -51,8 +51,10 @@ impl Record for Tcp<'_> {
 impl Connector {
     /// Tells what is news, and sees to the connection with the parent.
     pub(super) fn tell_ends(&mut self, tcp: Tcp<'_>) {
-        let Some(ends) = &mut self.ends else { return };
-        let Due { news, parent, children } = ends.due(&tcp, self.leaves, Instant::now());
+        let Some(mut ends) = self.ends.take() else { return };
+        let leaves = self.leaves.then(|| self.conversations());
+        let Due { news, parent, children } = ends.due(&tcp, leaves, Instant::now());
+        let ends = self.ends.insert(ends);
         let unreachable = ends.is_unreachable();
         for (child, patience) in children {
             // One that has ended before it could connect would be missed by nobody.

@@ -311,7 +311,7 @@ impl Connector {
         }
     }
 
-    fn conversations(&self) -> impl Iterator<Item = &Conversation> + Clone {
+    pub(super) fn conversations(&self) -> impl Iterator<Item = &Conversation> + Clone {
         self.keepalives.values().map(|keepalive| &keepalive.conversation)
     }
 
@@ -324,8 +324,10 @@ impl Connector {
     /// say who leave too.
     pub(crate) fn has_to_stay(&self) -> bool {
         let Some(ends) = &self.ends else { return false };
-        // Who has connected would take it for dead.
-        self.has_unauthenticated() || ends.has_to_stay(self.conversations())
+        // Who has connected would take it for dead, and so would those that it has connected to.
+        self.has_unauthenticated()
+            || self.dials.watches_are_accepted()
+            || ends.has_to_stay(self.conversations())
     }
 }
 

@@ -100,7 +100,9 @@ pub(super) struct Ends {
     unreachable: bool,
     /// Since when ranks refuse connections. None of them is a parent.
     refusing: HashMap<Rank, Instant>,
-    /// This rank leaves, and has had no parent.
+    /// Since when this rank leaves.
+    leaves_since: Option<Instant>,
+    /// It leaves, and has had no parent.
     search: Option<Search>,
 }
 
@@ -127,16 +129,23 @@ impl Ends {
             is_told: HashSet::new(),
             unreachable: false,
             refusing: HashMap::new(),
+            leaves_since: None,
             search: None,
         }
     }
 
-    /// What is due now, where this rank stays, or `leaves`.
-    pub(super) fn due(&mut self, record: &impl Record, leaves: bool, now: Instant) -> Due {
+    /// What is due now. `leaves` are all with whom this rank has keepalive connections where it
+    /// leaves, none where it stays.
+    pub(super) fn due<'a>(
+        &mut self,
+        record: &impl Record,
+        leaves: Option<impl Iterator<Item = &'a Conversation>>,
+        now: Instant,
+    ) -> Due {
         let news = self.learn(record);
-        let parent = match self.parent {
-            None if leaves => self.first_that_lives(now),
-            parent => parent,
+        let (parent, leaves) = match leaves {
+            Some(all) => (self.to_be_told(all, now), true),
+            None => (self.parent, false),
         };
         let children = std::mem::take(&mut self.children).into_iter().filter(|_| !leaves);
         let children = children.map(|child| (child, self.patience(child))).collect();
@@ -215,7 +224,25 @@ impl Ends {
         self.is_told.len() + refusing + 1 < self.size && !self.unreachable
     }
 
-    /// Whom this rank, which leaves, tells so where it has no parent.
+    /// With whom this rank, which leaves, is to be connected: with another one only once all with
+    /// whom it is have ended that, or did not for some time. One of them may stay, or be a parent
+    /// that leaves and takes the news along; and those behind it tell who else leaves, and needs not
+    /// be tried. So if all leave but a few, the first one of all tells one of these of all.
+    fn to_be_told<'a>(
+        &mut self,
+        mut all: impl Iterator<Item = &'a Conversation>,
+        now: Instant,
+    ) -> Option<Rank> {
+        let since = *self.leaves_since.get_or_insert(now);
+        let waits = now.saturating_duration_since(since) < REPLACED && all.any(|of| !of.closed);
+        match self.parent {
+            _ if waits => None,
+            None => self.first_that_lives(now),
+            parent => parent,
+        }
+    }
+
+    /// Whom this rank tries where it has no parent.
     fn first_that_lives(&mut self, now: Instant) -> Option<Rank> {
         let begin = || Search { since: now, order: self.tree.highest_first() };
         let search = self.search.get_or_insert_with(begin);

@@ -121,6 +121,7 @@ enum Event {
     Again(Rank, Rank, Purpose, Duration),
     ProcessEnded(Rank, Rank),
     Look(Rank),
+    Leaves(Rank),
 }
 
 /// What one rank knows.
@@ -243,6 +244,11 @@ impl Job {
                 self.after(DEAD_AFTER, Event::Silent(self.sides[side].other));
             }
         }
+    }
+
+    /// A rank leaves after this time.
+    pub(super) fn leave_after(&mut self, time: Duration, rank: Rank) {
+        self.after(time, Event::Leaves(rank));
     }
 
     /// A rank leaves.

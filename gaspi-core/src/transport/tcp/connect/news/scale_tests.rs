@@ -183,24 +183,47 @@ fn ranks_that_leave_10_000() {
 }
 
 /// Each that leaves says so to its neighbours, and what it has heard to its parent: for each rank
-/// some messages for each rank that is above it. Who stays is told of all, whether it is above the
-/// others or has to find one that knows.
+/// some messages for each rank that is above it. So the first of all hears of all, and tells one
+/// that stays, wherever that is, by one connection. That one has tried its parent meanwhile.
 #[test]
-fn one_that_stays_hears_of_all_that_leave() {
-    let cases = [
-        (1_000, 10, 0, 38_992, 2_220, 140),
-        (300, 10, 299, 15_408, 2_266, 180),
-        (300, 1, 77, 9_526, 2_262, 180),
+fn those_that_stay_hear_of_all_that_leave_at_once() {
+    let cases: [(usize, usize, &[u16], _, _, _); 7] = [
+        (1_000, 10, &[0], 38_992, [0, 0], 140),
+        (1_000, 10, &[999], 41_324, [2, 1], 300),
+        (1_000, 10, &[500, 777], 45_750, [3, 57], 300_400),
+        (300, 10, &[299], 11_936, [2, 1], 280),
+        (300, 1, &[77], 6_232, [3, 3], 180),
+        (1_000, 1, &[999], 23_954, [3, 1], 360),
+        (10_000, 100, &[9_999], 3_097_018, [2, 1], 360),
     ];
-    for (size, per_host, stays, messages, most, until_us) in cases {
+    for (size, per_host, stay, messages, [made, refused], until_us) in cases {
         let mut job = Job::start(size, per_host);
         job.play();
-        let leave = (0..size as u16).filter(|rank| *rank != stays);
+        let leave = (0..size as u16).filter(|rank| !stay.contains(rank));
         leave.clone().for_each(|rank| job.leave(Rank(rank)));
-        let Counted { messages: heard, most: by_one, until, .. } = job.play();
+        let counted = job.play();
         check(&job, &all(leave, End::Left));
-        let expected = (messages, most, Duration::from_micros(until_us));
-        assert_eq!((heard, by_one, until), expected, "{stays} of {size}");
+        let found = (counted.messages, [counted.made, counted.refused], counted.until);
+        let expected = (messages, [made, refused], Duration::from_micros(until_us));
+        assert_eq!(found, expected, "{stay:?} of {size}");
+    }
+}
+
+/// A rank leaves while it connects to another one, or this leaves: it stays until that is done.
+#[test]
+fn those_that_stay_hear_of_all_that_leave_one_after_another() {
+    for (size, per_host, stays, apart) in [(300, 10, 299, 1), (300, 10, 150, 7)] {
+        for backwards in [false, true] {
+            let mut job = Job::start(size, per_host);
+            job.play();
+            let leave = (0..size as u16).filter(|rank| *rank != stays);
+            for (at, rank) in leave.clone().enumerate() {
+                let at = if backwards { size - at } else { at };
+                job.leave_after(Duration::from_micros(at as u64 * apart), Rank(rank));
+            }
+            job.play();
+            check(&job, &all(leave, End::Left));
+        }
     }
 }
 

@@ -38,6 +38,7 @@ impl Job {
                     self.turn(of);
                 }
             }
+            Event::Leaves(rank) => self.leave(rank),
             Event::Look(rank) => {
                 self.turn(rank);
                 if self.leaves(rank) {
@@ -55,8 +56,13 @@ impl Job {
         self.follow_ends(me);
         let leaves = self.leaves(me);
         let now = self.began + self.now;
-        let (ends, record) = self.ends_of(me);
-        let Due { news, parent, children } = ends.due(&record, leaves, now);
+        let sides = self.ranks[me.index()].sides.clone();
+        let sizes = (self.per_host, self.ranks.len());
+        let Job { ranks, hosts, sides: all, .. } = self;
+        let Played { ends, of_others, .. } = &mut ranks[me.index()];
+        let record = known(me, of_others, &hosts[me.index() / sizes.0], sizes);
+        let leaving = leaves.then(|| sides.iter().map(|side| &all[*side].conversation));
+        let Due { news, parent, children } = ends.due(&record, leaving, now);
         let unreachable = ends.is_unreachable();
         for (child, patience) in children {
             if !self.has_keepalive(me, child) {
@@ -77,9 +83,10 @@ impl Job {
         {
             self.begin(me, parent, Purpose::Keepalive, self.now);
         }
-        if let Stage::Leaves { until } = self.ranks[me.index()].stage
-            && (self.now >= until
-                || !self.ranks[me.index()].ends.has_to_stay(self.conversations(me)))
+        let of_me = &self.ranks[me.index()];
+        let connects = of_me.dials.iter().any(|(_, purpose)| *purpose == Purpose::Keepalive);
+        if let Stage::Leaves { until } = of_me.stage
+            && (self.now >= until || !connects && !of_me.ends.has_to_stay(self.conversations(me)))
         {
             self.go(me);
         }
