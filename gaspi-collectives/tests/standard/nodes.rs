@@ -1,7 +1,7 @@
 //! All-reduces of the standard in groups of nodes with one rank, with some, and with uneven
 //! numbers: how many messages they take, and that their bits and errors are those of one node.
 
-use super::ranks::{self, run_jobs};
+use super::ranks::{self, Tries, run_jobs};
 use super::*;
 use gaspi_core::{Job, State};
 
@@ -27,36 +27,43 @@ pub(super) fn messages(rt: &Runtime) -> u64 {
     rt.statistic_get(number, 0).expect("counter")
 }
 
-/// Messages by rank for a call, of the best of some tries: ranks that are late for once, on a busy
-/// machine, have all send to all.
-fn counted(nodes: u32, size: u32, call: impl Fn(&Runtime) + Sync) -> Vec<u64> {
+/// Messages by rank for a call, of the first try in which they are `few`: ranks that are late, on a
+/// busy machine, have all send to all.
+fn counted(
+    (nodes, size): (u32, u32),
+    few: impl Fn(&[u64]) -> bool + Sync,
+    call: impl Fn(&Runtime) + Sync,
+) -> Vec<u64> {
     const CALLS: u64 = 5;
-    let tries_max = if size >= 64 { 10 } else { 80 };
     let job = |id: &str, rank| job_of(nodes, id, rank, size);
-    let tries: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
-        let of_try = |_| {
+    let tries = Tries::new(size);
+    run_jobs(size, &Config::default(), job, |rt| {
+        let counts = || {
             let before = messages(&rt);
             (0..CALLS).for_each(|_| call(&rt));
-            messages(&rt) - before
+            (messages(&rt) - before).div_ceil(CALLS)
         };
-        let tries = (0..tries_max).map(of_try).collect();
+        while !tries.are_over(rt.rank(), counts(), &few) {}
         rt.term(GUARD).expect("term");
-        tries
     });
-    let of_try = |at: usize| tries.iter().map(|rank| rank[at]).collect::<Vec<u64>>();
-    let least = (0..tries_max).map(of_try).min_by_key(|ranks| ranks.iter().sum::<u64>());
-    least.expect("some tries").into_iter().map(|count| count.div_ceil(CALLS)).collect()
+    tries.counts()
 }
 
-fn assert_few(nodes: u32, steps: u64, found: &[u64], what: &str) {
+/// Whether messages of a call of so many steps go by the first members of nodes.
+fn are_few(nodes: u32, steps: u64, found: &[u64]) -> bool {
     let (leaders, others) = found.split_at(nodes as usize);
-    assert!(others.iter().all(|count| *count == 0), "{what} of {nodes} nodes: {found:?}");
     let rounds = u64::from(nodes.next_power_of_two().trailing_zeros());
-    // What is sent behind a call may count for the next.
-    assert!(leaders.iter().all(|count| *count <= steps * rounds + 1), "{what}: {found:?}");
     let all: u64 = leaders.iter().sum();
-    assert!(all <= steps * u64::from(nodes) * rounds.max(2), "{what}: {found:?}");
-    assert!(all > 0, "{what}: nothing was counted");
+    // What is sent behind a call may count for the next.
+    others.iter().all(|count| *count == 0)
+        && leaders.iter().all(|count| *count <= steps * rounds + 1)
+        && all <= steps * u64::from(nodes) * rounds.max(2)
+        && all > 0
+}
+
+fn assert_few((nodes, size): (u32, u32), steps: u64, what: &str, call: impl Fn(&Runtime) + Sync) {
+    let found = counted((nodes, size), |found| are_few(nodes, steps, found), call);
+    assert!(are_few(nodes, steps, &found), "{what} of {nodes} nodes: {found:?}");
 }
 
 fn first_members_of_nodes_send_few_messages_and_others_none() {
@@ -66,10 +73,10 @@ fn first_members_of_nodes_send_few_messages_and_others_none() {
             let mut data = [1.0_f64; COUNT];
             allreduce_in_place(rt, &mut data, Operation::Sum, GroupId::ALL, GUARD).expect("sum");
         };
-        assert_few(nodes, 1, &counted(nodes, size, sum), "an all-reduce");
+        assert_few((nodes, size), 1, "an all-reduce", sum);
         let by_function = |rt: &Runtime| user_sum(rt, &mut [1; COUNT], false).expect("a sum");
         // A second step says whether the function has failed on a rank.
-        assert_few(nodes, 2, &counted(nodes, size, by_function), "one by a function");
+        assert_few((nodes, size), 2, "one by a function", by_function);
     }
 }
 
@@ -83,7 +90,7 @@ fn short_sums_over_64_nodes_take_few_messages() {
             allreduce_in_place(rt, &mut data, Operation::Sum, GroupId::ALL, GUARD).expect("sum");
             assert_eq!(data, [f64::from(NODES * each)]);
         };
-        assert_few(NODES, 1, &counted(NODES, NODES * each, sum), "a short all-reduce");
+        assert_few((NODES, NODES * each), 1, "a short all-reduce", sum);
     }
 }
 
@@ -95,11 +102,14 @@ fn many_ranks_of_as_many_nodes_send_few_messages() {
         allreduce_in_place(rt, &mut data, Operation::Sum, GroupId::ALL, GUARD).expect("sum");
         assert_eq!(data, [f64::from(MANY); COUNT]);
     };
-    let found = counted(MANY, MANY, sum);
     // Who waits for long passes on the arrivals of others, but a leaf of their tree its own only.
     let rounds = u64::from(MANY.next_power_of_two().trailing_zeros());
-    let few = found.iter().filter(|count| (rounds..2 * rounds).contains(count)).count();
-    assert!(few >= found.len() / 2, "{found:?}, where one to each of the others is {}", MANY - 1);
+    let few = |found: &[u64]| {
+        let few = found.iter().filter(|count| (rounds..2 * rounds).contains(count)).count();
+        few >= found.len() / 2
+    };
+    let found = counted((MANY, MANY), few, sum);
+    assert!(few(&found), "{found:?}, where one to each of the others is {}", MANY - 1);
 }
 
 /// Shorter and longer than what leaders carry, by sums whose bits depend on the order.

@@ -25,59 +25,54 @@ fn messages(rt: &Runtime) -> u64 {
 }
 
 /// Has all ranks take a step again and again, and counts messages by rank. On a machine that is
-/// late for once, ranks lose patience and tell all: so it is tried some times.
-fn counted(nodes: u32, size: u32, step: impl Fn(&Runtime) + Sync) -> Vec<u64> {
-    counted_of(nodes, size, |rt| {
+/// late for once, ranks lose patience and tell all: so it is tried until they are few.
+fn assert_few((nodes, size): (u32, u32), what: &str, step: impl Fn(&Runtime) + Sync) {
+    assert_few_of((nodes, size), what, |rt| {
         let before = messages(rt);
         step(rt);
         messages(rt) - before
-    })
+    });
 }
 
 /// The same where a step says how many messages count.
-fn counted_of(nodes: u32, size: u32, step: impl Fn(&Runtime) -> u64 + Sync) -> Vec<u64> {
+fn assert_few_of((nodes, size): (u32, u32), what: &str, step: impl Fn(&Runtime) -> u64 + Sync) {
     const STEPS: u64 = 5;
-    let tries = if size >= 64 { 10 } else { 80 };
-    let least = least_of(tries, nodes, size, |rt| (0..STEPS).map(|_| step(rt)).sum());
-    least.into_iter().map(|count| count.div_ceil(STEPS)).collect()
+    let steps = |rt: &Runtime| (0..STEPS).map(|_| step(rt)).sum::<u64>().div_ceil(STEPS);
+    let found = counted((nodes, size), |found| are_few(nodes, found), steps);
+    assert!(are_few(nodes, &found), "{what} of {nodes} nodes: {found:?}");
 }
 
-/// What each rank counts in that one of some tries in which all together count least.
-fn least_of(
-    tries: usize,
-    nodes: u32,
-    size: u32,
+/// What each rank counts, in the first try in which that is `few`.
+fn counted(
+    (nodes, size): (u32, u32),
+    few: impl Fn(&[u64]) -> bool + Sync,
     count: impl Fn(&Runtime) -> u64 + Sync,
 ) -> Vec<u64> {
     let job = |id: &str, rank| job_of(nodes, id, rank, size);
-    let counts: Vec<Vec<u64>> = run_jobs(size, &Config::default(), job, |rt| {
-        let counts = (0..tries).map(|_| count(&rt)).collect();
+    let tries = ranks::Tries::new(size);
+    run_jobs(size, &Config::default(), job, |rt| {
+        while !tries.are_over(rt.rank(), count(&rt), &few) {}
         rt.term(LIMIT).expect("term");
-        counts
     });
-    let of_try = |at: usize| counts.iter().map(|rank| rank[at]).collect::<Vec<u64>>();
-    let least = (0..tries).map(of_try).min_by_key(|ranks| ranks.iter().sum::<u64>());
-    least.expect("some tries")
+    tries.counts()
 }
 
-fn assert_few(nodes: u32, found: &[u64], what: &str) {
+fn are_few(nodes: u32, found: &[u64]) -> bool {
     let (leaders, others) = found.split_at(nodes as usize);
-    assert!(others.iter().all(|count| *count == 0), "{what} of {nodes} nodes: {found:?}");
     let rounds = u64::from(nodes.next_power_of_two().trailing_zeros());
     // Along a tree the first one tells so many, and all together two for each edge; what is sent
     // behind a step may count for the next.
     let all: u64 = leaders.iter().sum();
-    assert!(leaders.iter().all(|count| *count <= rounds + 1), "{what}: {found:?}");
-    let most = u64::from(nodes) * rounds.max(2);
-    assert!(all <= most, "{what} of {nodes} nodes: {all} messages, {found:?}");
-    assert!(all > 0, "{what}: nothing was counted");
+    others.iter().all(|count| *count == 0)
+        && leaders.iter().all(|count| *count <= rounds + 1)
+        && (1..=u64::from(nodes) * rounds.max(2)).contains(&all)
 }
 
 fn first_members_of_nodes_send_few_messages_and_others_none() {
     for (nodes, each) in shapes(&[(24, 1), (5, 2), (8, 2), (4, 5), (2, 3)]) {
         let size = nodes * each;
         let barrier = |rt: &Runtime| rt.barrier(GroupId::ALL, LIMIT).expect("barrier");
-        assert_few(nodes, &counted(nodes, size, barrier), "a barrier");
+        assert_few((nodes, size), "a barrier", barrier);
     }
 }
 
@@ -96,7 +91,7 @@ fn a_segment_that_is_made_costs_a_step() {
             rt.segment_delete(S0).expect("delete");
             sent
         };
-        assert_few(nodes, &counted_of(nodes, nodes * each, make_one), "segment_create");
+        assert_few_of((nodes, nodes * each), "segment_create", make_one);
     }
 }
 
@@ -115,13 +110,13 @@ fn a_commit_goes_by_the_first_members_of_nodes() {
             rt.group_delete(group).expect("delete");
             sent
         };
-        assert_few(nodes, &counted_of(nodes, size, commit), "a commit");
+        assert_few_of((nodes, size), "a commit", commit);
     }
 }
 
 /// All but one have waited until their timeout is over before that one begins.
 fn a_commit_that_one_is_late_for_costs_each_some_messages() {
-    for (nodes, each) in [(24, 1), (4, 6)] {
+    for (nodes, each) in [(24_u32, 1), (4, 6)] {
         let size = nodes * each;
         let (late, others_wait) = (Rank((size / 2) as u16), ranks::Barrier::new(size as usize));
         let commit = |rt: &Runtime| {
@@ -141,18 +136,20 @@ fn a_commit_that_one_is_late_for_costs_each_some_messages() {
             rt.group_delete(group).expect("delete");
             sent
         };
-        let sent = least_of(5, nodes, size, commit);
-        let (rounds, all) = (u64::from(nodes.next_power_of_two().trailing_zeros()), sent.iter());
+        let rounds = u64::from(nodes.next_power_of_two().trailing_zeros());
         // A message along each edge of a tree in both directions, and who waited for it has asked.
-        assert!(all.clone().all(|count| *count <= 4 * rounds), "{nodes} nodes: {sent:?}");
-        assert!(all.clone().sum::<u64>() <= 6 * u64::from(nodes), "{nodes} nodes: {sent:?}");
-        assert!(all.sum::<u64>() > 0, "nothing was counted");
+        let some = |sent: &[u64]| {
+            sent.iter().all(|count| *count <= 4 * rounds)
+                && (1..=6 * u64::from(nodes)).contains(&sent.iter().sum())
+        };
+        let sent = counted((nodes, size), some, commit);
+        assert!(some(&sent), "{nodes} nodes: {sent:?}");
     }
 }
 
 /// Each list has members of the one before, and others; there is no step between them.
 fn commits_of_other_lists_under_an_id_cost_as_much_as_the_first() {
-    for (nodes, each) in [(24, 1), (8, 3)] {
+    for (nodes, each) in [(24_u32, 1), (8, 3)] {
         let size = (nodes * each) as u16;
         let commit = |rt: &Runtime| {
             meet(rt);
@@ -168,10 +165,10 @@ fn commits_of_other_lists_under_an_id_cost_as_much_as_the_first() {
             }
             messages(rt) - before
         };
-        let sent: u64 = least_of(40, nodes, size.into(), commit).iter().sum();
-        let rounds = nodes.next_power_of_two().trailing_zeros();
-        let most = u64::from(5 * nodes * rounds);
-        assert!(sent > 0 && sent <= most, "{nodes} nodes of {each}: {sent}, not {most}");
+        let most = u64::from(5 * nodes * nodes.next_power_of_two().trailing_zeros());
+        let few = |sent: &[u64]| (1..=most).contains(&sent.iter().sum());
+        let sent = counted((nodes, size.into()), few, commit);
+        assert!(few(&sent), "{nodes} nodes of {each}: {sent:?}, not {most}");
     }
 }
 

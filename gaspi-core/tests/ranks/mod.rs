@@ -6,12 +6,14 @@
 #[macro_use]
 pub(crate) mod layouts;
 mod threads;
+mod tries;
 
 pub(crate) use layouts::{
     BY_DEVICE, DEVICES, Devices, EVERY, MIXED, Nodes, REAL, SEVERAL, SHM, TCP, TWIN, Test, VERBS,
     VERBS_PAIRS, next_seed, run_tests, sizes,
 };
 pub(crate) use threads::{Barrier, now, pause, scope};
+pub(crate) use tries::Tries;
 
 use gaspi_core::twin::{Network, Ticket};
 use gaspi_core::{
