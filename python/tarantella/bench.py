@@ -11,7 +11,7 @@ ranks.
 The variant "apart" is as many plain processes at the same time, each with its part of each batch,
 that exchange nothing: what the machine gives to so many processes. By how much ranks of this layer
 take longer is the exposed part of their time: communication that nothing hides, and all else that
-the layer does.
+the layer does. What the check of data and the control line take is measured by bench_checks.py.
 """
 
 import argparse
@@ -43,6 +43,9 @@ APART = "apart"
 # The exposed part of an epoch, at most.
 EXPOSED_GOALS = {"lenet": 0.05}
 MARK = "tarantella-bench "
+# The worker that measures them, and on how many ranks.
+CHECKS = "checks"
+CHECKED_RANKS = 2
 # Names the directory in which processes apart meet.
 MEETING = "TNT_BENCH_MEETING"
 
@@ -51,7 +54,9 @@ MEETING = "TNT_BENCH_MEETING"
 
 
 def make_model(keras, name):
-    """A model of images of 28 x 28, or of costly samples."""
+    """A model of images of 28 x 28, or of costly samples. With another name than those of MODELS it
+    has one layer.
+    """
     layers = keras.layers
     if name == "preprocessing":
         return keras.Sequential([keras.Input((COSTLY_ROWS,)), layers.Dense(10)])
@@ -70,6 +75,8 @@ def make_model(keras, name):
             layers.Dense(1700, activation="relu"),
             layers.Dense(1700, activation="relu"),
         ]
+    elif name != "deep":
+        stack = [layers.Flatten()]
     else:
         stack = [layers.Flatten()] + [layers.Dense(128, activation="relu") for _ in range(40)]
     return keras.Sequential([keras.Input((28, 28, 1))] + stack + [layers.Dense(10)])
@@ -217,6 +224,15 @@ def train(name, variant, epochs):
         print(MARK + json.dumps(found), flush=True)
 
 
+def train_checks(turns):
+    """What the check of data and the control line take, told by rank 0."""
+    from tarantella import bench_checks
+
+    found = bench_checks.train(sys.modules[__name__], turns)
+    if found is not None:
+        print(MARK + json.dumps(found), flush=True)
+
+
 # In the process that compares.
 
 
@@ -250,14 +266,13 @@ def command(variant, ranks):
 
 def run(variant, ranks, name, epochs):
     """The figures of one variant, from one start of it."""
-    words = command(variant, ranks) + [
-        "--worker",
-        variant,
-        "--model",
-        name,
-        "--epochs",
-        str(epochs),
-    ]
+    words = ["--worker", variant, "--model", name, "--epochs", str(epochs)]
+    return of_all(started(variant, ranks, words))
+
+
+def started(variant, ranks, words):
+    """What the processes of one start of a variant tell."""
+    words = command(variant, ranks) + words
     with tempfile.TemporaryDirectory() as meeting:
         done = subprocess.run(
             words,
@@ -270,7 +285,7 @@ def run(variant, ranks, name, epochs):
     lines = [line for line in done.stdout.splitlines() if MARK in line]
     told = [json.loads(line[line.index(MARK) + len(MARK) :]) for line in lines]
     if len(told) == (ranks if variant == APART else 1):
-        return of_all(told)
+        return told
     sys.stderr.write(done.stderr)
     raise SystemExit(
         "{} on {} ranks ended with status {} and without all figures".format(
@@ -493,17 +508,22 @@ def parse(words):
 def main(words=None):
     """The comparison; its exit status."""
     options = parse(words)
+    if options.worker == CHECKS:
+        train_checks(options.epochs)
+        return 0
     if options.worker:
         train(options.model, options.worker, options.epochs)
         return 0
-    from tarantella import bench_plots
+    from tarantella import bench_checks, bench_plots
 
     cores = len(os.sched_getaffinity(0))
     if max(options.ranks) > cores:
         print("note: {} ranks on {} cores".format(max(options.ranks), cores), file=sys.stderr)
     records = list(rows(compare(options)))
+    turns = ["--worker", CHECKS, "--epochs", str(options.rounds * bench_checks.TURNS)]
+    checks = bench_checks.record(started("tarantella", CHECKED_RANKS, turns)[0])
     beginnings = starts()
-    print(table(records))
+    print(table(records) + "\n\n" + bench_checks.text(checks))
     print(
         "\n"
         + "\n".join("{:<22} {:6.3f} s".format(name, value) for name, value in beginnings.items())
@@ -518,6 +538,7 @@ def main(words=None):
                     "batch": BATCH,
                     "steps": STEPS,
                     "rows": records,
+                    "checks": checks,
                     "starts_s": beginnings,
                 },
                 indent=1,

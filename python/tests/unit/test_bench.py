@@ -22,7 +22,7 @@ def load(name):
     return module
 
 
-bench, plots = load("bench"), load("bench_plots")
+bench, checks, plots = load("bench"), load("bench_checks"), load("bench_plots")
 
 
 def figures(wall, cpu):
@@ -141,6 +141,35 @@ class Comparison(unittest.TestCase):
                 with contextlib.redirect_stderr(null):
                     bench.parse(words)
             self.assertEqual(ended.exception.code, 2)
+
+
+class Checks(unittest.TestCase):
+    """What the check of data and the control line take."""
+
+    def test_turns_are_compared_one_by_one(self):
+        # The machine is slower in the second turn; the third is disturbed.
+        found = {
+            "both": [5e-3, 9e-3, 6e-3],
+            "line": [4e-3, 8e-3, 4e-3],
+            "neither": [3.5e-3, 7.5e-3, 3e-3],
+            "lenet": [0.1, 0.25, 0.1],
+        }
+        told = checks.record(found)
+        for name, value in (
+            ("data_check_cpu_s", 1e-3),
+            ("control_line_cpu_s", 0.5e-3),
+            ("both_cpu_s", 1.5e-3),
+            ("lenet_step_cpu_s", 0.1),
+            ("part_of_lenet", 0.015),
+        ):
+            self.assertAlmostEqual(told[name], value, msg=name)
+        self.assertAlmostEqual(told["part_of_lenet_spread"][0], 0.006)
+        self.assertAlmostEqual(told["part_of_lenet_spread"][1], 0.03)
+        self.assertEqual(
+            checks.text(told),
+            "data check 1000 us and control line 500 us of CPU time a step on all ranks, 1.5 % of"
+            " a step of LeNet (0.6 to 3.0; goal 1 %)",
+        )
 
 
 if __name__ == "__main__":
