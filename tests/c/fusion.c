@@ -1,8 +1,8 @@
 /* ranks: 1 2 3 5 */
 /*
  * Fused buffers: tensors in orders that differ by rank, copied, in place and lent; ends one after
- * the other; many of them at a time; every wrong argument; declarations that differ; what a function that is told of ends
- * may not do; calls after the end.
+ * the other; many of them at a time; every wrong argument; declarations that differ; what a
+ * function that is told of ends may not do; calls after the end.
  */
 #include "check.h"
 

@@ -26,7 +26,9 @@ use crate::checked_request::CheckedRequest;
 use crate::collective::Collective;
 use crate::datatype::{DataType, Operation};
 use crate::engine::Engine;
+use crate::exec::buffers::Arithmetic;
 use crate::exec::completion::Completion;
+use crate::exec::executor::Executor;
 use crate::kernel::Target;
 use crate::mode::Mode;
 use crate::plan::{Plan, TURN_BYTES_MIN};
@@ -372,19 +374,20 @@ fn open(
     Ok((channels, Some(data)))
 }
 
-/// Puts the fused buffer together.
-fn assemble(
-    rt: &Runtime,
-    Declaration { group, tensors, options }: Declaration<'_>,
+/// What runs the all-reduces of a bucket: with its signature and its plan.
+type Prepared = (Arc<Executor>, u64, Arc<Plan>, Arithmetic);
+
+/// Prepares the all-reduce of each bucket. Buckets that are alike share a plan.
+fn prepare(
+    engine: &Engine,
+    channels: Vec<Channel>,
     layout: &Layout,
-    (channels, data): Opened,
-) -> Result<Arc<Fused>> {
-    let engine = Engine::of(rt);
-    let (shared, stalls) = (&engine.shared, Stalls::new(rt.stall_warning()));
+    options: &Options,
+) -> Result<Vec<Prepared>> {
     let mut plans: Vec<((u64, DataType), u64, Arc<Plan>)> = Vec::new();
     let mut prepared = Vec::with_capacity(channels.len());
     for (channel, bucket) in channels.into_iter().zip(&layout.buckets) {
-        let executor = shared.executor(channel);
+        let executor = engine.shared.executor(channel);
         let request = request(bucket, options);
         let call = CheckedRequest::new(engine, &request, &executor)?;
         let kind = (bucket.elements, bucket.wire);
@@ -401,6 +404,19 @@ fn assemble(
         };
         prepared.push((executor.clone(), signature, plan, call.arithmetic()));
     }
+    Ok(prepared)
+}
+
+/// Puts the fused buffer together.
+fn assemble(
+    rt: &Runtime,
+    Declaration { group, tensors, options }: Declaration<'_>,
+    layout: &Layout,
+    (channels, data): Opened,
+) -> Result<Arc<Fused>> {
+    let engine = Engine::of(rt);
+    let (shared, stalls) = (&engine.shared, Stalls::new(rt.stall_warning()));
+    let prepared = prepare(engine, channels, layout, options)?;
     let memory = match &data {
         Some(data) => Target::of_shared(&data.own()),
         None => Target::of(&mut []),

@@ -140,43 +140,49 @@ impl Fused {
             return None;
         }
         if scale == 1.0 && record.is_copied {
-            return self.try_write::<true>(tensor, record, data, |place, _| {
-                // SAFETY: the caller's promise; what is copied has as many bytes as its place.
-                let source = unsafe { Source::new(data, place.len()) };
-                if !source.is_at(place) {
-                    copy(place, source);
-                }
-            });
+            // SAFETY: the caller's promise.
+            return unsafe { self.try_write::<true>((tensor, record), data, scale) };
         }
         if !record.store.takes(scale) {
             return None;
         }
-        self.try_write::<false>(tensor, record, data, |place, claim| {
-            // SAFETY: the caller's promise.
-            unsafe { record.contribute(place, data, claim, scale) };
-        })
+        // SAFETY: the caller's promise.
+        unsafe { self.try_write::<false>((tensor, record), data, scale) }
     }
 
-    /// Claims a contribution and has it written: to its place, by what is known of the claim, and
-    /// whether it completes the tensor. There is `IS_ONLY` one in a step.
+    /// Claims a contribution and writes it, by a copy if it `IS_COPIED`. Inlined for both, since
+    /// each keeps other values in registers.
+    ///
+    /// # Safety
+    /// That of [`try_submit`](Fused::try_submit).
     #[inline(always)]
-    fn try_write<const IS_ONLY: bool>(
+    unsafe fn try_write<const IS_COPIED: bool>(
         &self,
-        tensor: usize,
-        record: &Record,
+        (tensor, record): (usize, &Record),
         data: *const u8,
-        write: impl FnOnce(Target<'_>, (Claim, bool)),
+        scale: f64,
     ) -> Option<Option<usize>> {
         let bucket = self.buckets.get(record.bucket)?;
         let word = bucket.countdown.tensor(record.part.nth);
         let claim = bucket.countdown.claim(word).ok()?;
-        let may_be = IS_ONLY || record.is_added_from(data, claim);
+        let may_be = IS_COPIED || record.is_added_from(data, claim);
         if !may_be || !bucket.memory.has_for_step(claim.step) {
             bucket.countdown.renounce(word, claim);
             return None;
         }
-        let completes = IS_ONLY || bucket.countdown.completes_tensor(claim);
-        write(bucket.memory.place_of_step(claim.step, record.part), (claim, completes));
+        let place = bucket.memory.place_of_step(claim.step, record.part);
+        // What is copied is the only contribution of its step.
+        let completes = IS_COPIED || bucket.countdown.completes_tensor(claim);
+        if IS_COPIED {
+            // SAFETY: the caller's promise; what is copied has as many bytes as its place.
+            let source = unsafe { Source::new(data, place.len()) };
+            if !source.is_at(place) {
+                copy(place, source);
+            }
+        } else {
+            // SAFETY: the caller's promise.
+            unsafe { record.contribute(place, data, (claim, completes), scale) };
+        }
         if completes {
             self.note_submitted(tensor, claim.step);
         }
