@@ -94,3 +94,22 @@ fn tensors_by_number_and_by_file() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn pieces_stand_beside_one_broadcast() -> Result<()> {
+    for (ranks, transport) in [(1, "auto"), (2, "auto"), (3, "tcp")] {
+        let options = ["broadcast-list", "--tensors", "lenet", "--transport", transport, "--check"];
+        let rows = rows(ranks, &[&options[..], &FEW].concat())?;
+        let variants: Vec<_> = rows.iter().map(|row| row["variant"].as_str()).collect();
+        assert_eq!(variants, ["one", "pieces"].map(Some), "{ranks} ranks, {transport}");
+        for row in &rows {
+            demand(row["size_bytes"] == LENET_BYTES, "the bytes of all tensors", row)?;
+            demand(number(row, "p50_us")? > 0.0, "a time", row)?;
+            demand(number(row, "copies_per_byte")? >= 0.0, "copies", row)?;
+        }
+        demand(rows[1]["errors"] == 0, "no error", &rows[1])?;
+        demand(number(&rows[1], "of_limit")? > 0.0, "a limit", &rows[1])?;
+    }
+    alone(&["broadcast-list", "--tensors", "3x0"])?.run()?.code(2)?.says("at least one element")?;
+    Ok(())
+}

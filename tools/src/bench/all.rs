@@ -1,4 +1,4 @@
-//! Every test but `fusion` with its default sizes, in one job.
+//! Every test but `fusion` and `broadcast-list` with its default sizes, in one job.
 
 use crate::arguments::{All, Bandwidth, Init, Notified, Paired, Rate, Sizes};
 use crate::failure::Result;

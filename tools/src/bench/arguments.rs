@@ -57,9 +57,12 @@ pub(crate) enum Test {
     Alltoallv(DataCollective),
     /// gaspi_fusion_*: a step of many tensors beside one all-reduce of as many bytes
     Fusion(FusedStep),
+    /// gaspi_coll_broadcast_list: many pieces beside one broadcast of as many bytes
+    #[command(alias = "broadcast_list")]
+    BroadcastList(Pieces),
     /// Start of a job, its memory, and what cycles of segments and queues take
     Init(Init),
-    /// Every test but fusion with its default sizes
+    /// Every test but fusion and broadcast-list with its default sizes
     All(All),
 }
 
@@ -340,15 +343,22 @@ impl Place {
     }
 }
 
-/// `fusion`.
+/// `broadcast-list`, and what `fusion` has in common with it.
 #[derive(Debug, Clone, Args)]
-pub(crate) struct FusedStep {
+pub(crate) struct Pieces {
     #[command(flatten)]
     pub(crate) plain: Plain,
 
     /// resnet50, lenet, deep or transformer; NxELEMENTS; or a file of numbers of elements
     #[arg(long, value_name = "LIST", default_value = "resnet50")]
     pub(crate) tensors: String,
+}
+
+/// `fusion`.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct FusedStep {
+    #[command(flatten)]
+    pub(crate) all: Pieces,
 
     /// The order in which ranks submit them; random: another one on each rank and in each step
     #[arg(long, value_enum, default_value = "reverse")]
@@ -459,6 +469,7 @@ impl Test {
             Test::Alltoall(_) => "alltoall",
             Test::Alltoallv(_) => "alltoallv",
             Test::Fusion(_) => "fusion",
+            Test::BroadcastList(_) => "broadcast-list",
             Test::Init(_) => "init",
             Test::All(_) => "all",
         }
@@ -483,7 +494,10 @@ impl Test {
 
     /// Which memory is used, and in which state.
     pub(crate) fn memory(&self) -> String {
-        let place = self.data_collective().map_or("segments", DataCollective::memory);
+        let place = match self {
+            Test::BroadcastList(_) => "private memory",
+            test => test.data_collective().map_or("segments", DataCollective::memory),
+        };
         let cold = match self {
             Test::Limits(sizes) | Test::PassiveLat(sizes) | Test::AllreduceStandard(sizes) => {
                 sizes.cold
@@ -528,7 +542,8 @@ impl Test {
             Test::WriteNotifyLat(notified) => &notified.paired.sizes.plain,
             Test::NotifyRate(plain) | Test::AtomicLat(plain) | Test::Barrier(plain) => plain,
             Test::WriteRate(rate) => &rate.paired.sizes.plain,
-            Test::Fusion(step) => &step.plain,
+            Test::Fusion(step) => &step.all.plain,
+            Test::BroadcastList(pieces) => &pieces.plain,
             Test::Init(init) => &init.plain,
             Test::All(all) => &all.plain,
         }

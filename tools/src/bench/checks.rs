@@ -49,7 +49,8 @@ pub(crate) fn check(test: &Test, ranks: usize) -> Result<()> {
             })
         }
         Test::Limits(sizes) => check_series(sizes),
-        Test::Fusion(step) => tensors::counts(&step.tensors).map(drop),
+        Test::Fusion(step) => tensors::counts(&step.all.tensors).map(drop),
+        Test::BroadcastList(pieces) => tensors::counts(&pieces.tensors).map(drop),
         Test::Barrier(_) | Test::Init(_) | Test::All(_) => Ok(()),
         _ => data_collectives::check(test, ranks),
     }

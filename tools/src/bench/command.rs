@@ -57,7 +57,7 @@ Examples:
   gaspi-bench info                            what this machine offers, without a job
   gaspi-bench compare -n 2,4 --quick          beside Open MPI, Intel MPI and MPICH
   gaspi-bench scale -n 16,64,256              start, barrier, memory and a death at that size
-  gaspi-bench all -n 2 --goals                all tests but fusion, and their goals
+  gaspi-bench all -n 2 --goals                all tests but fusion and broadcast-list, with goals
   gaspi-bench write-bw -n 2 --sizes 64K,1M    two sizes
   gaspi-bench allreduce -n 2 -d bf16 -o max   a collective operation, with type and operation
   gaspi-bench barrier -n 4 --json             for programs

@@ -1,11 +1,14 @@
 //! Fused buffers (gaspi_fusion_*): a step of many tensors beside one all-reduce of as many bytes.
+//! [`pieces`] has the other operation on all tensors of a model.
 //!
 //! All tensors are averaged, so that values stay what they are from step to step. Each rank submits
 //! them all, then waits for each. With computing, the ranks spin between the submits as a backward
 //! pass would, and what is left behind the last submit is the exposed part.
 
+mod pieces;
 mod variants;
 
+pub(crate) use self::pieces::broadcast_list;
 use self::variants::{Kind, compared};
 use crate::arguments::{FusedStep, Plain, TensorOrder};
 use crate::failure::{Failure, Result};
@@ -440,7 +443,7 @@ fn touched(
 
 pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()> {
     let procedures = job.extensions.fusions.ok_or_else(|| without(job, "gaspi_fusion_*"))?;
-    let counts = tensors::counts(&step.tensors)?;
+    let counts = tensors::counts(&step.all.tensors)?;
     let bytes = counts.iter().sum::<usize>() * FLOAT;
     // First, since memory that was touched before is used again.
     let touched = touched(job, procedures, &counts, step)?;
@@ -481,7 +484,7 @@ pub(crate) fn run(job: &Job, step: &FusedStep, report: &mut Report) -> Result<()
                 Ok(Some(measured.iter().sum::<f64>() / measured.len().max(1) as f64))
             }));
         }
-        let schedule = schedule(&step.plain, bytes);
+        let schedule = schedule(&step.all.plain, bytes);
         interleave(job, job.ranks, schedule, &mut lanes, |_| gradients.wrong())?
     };
     let in_place = || gradients.step_in_place(Duration::ZERO).map(drop);

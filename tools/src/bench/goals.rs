@@ -107,8 +107,8 @@ const VERBS: [Entry; 9] = [
 const LARGE: (usize, usize) = (32 << 20, usize::MAX);
 const SHORT: (usize, usize) = (512 << 10, 2 << 20);
 
-/// Fused buffers, whatever carries them.
-const FUSED: [Entry; 7] = [
+/// Fused buffers and lists of pieces, whatever carries them.
+const FUSED: [Entry; 8] = [
     entry("fusion", "in place", LARGE, ANY, Goal::AtMost(1.1)),
     entry("fusion", "in place", SHORT, ANY, Goal::AtMost(1.5)),
     entry("fusion", "private, lent", LARGE, ANY, Goal::AtMost(1.2)),
@@ -116,6 +116,7 @@ const FUSED: [Entry; 7] = [
     entry("fusion", "CPU, with computing", LARGE, ANY, Goal::AtMost(1.1)),
     entry("fusion", "CPU at rest", ANY, ANY, Goal::AtMost(1.0)),
     entry("fusion", "stable", LARGE, ANY, Goal::AtMost(1.1)),
+    entry("broadcast-list", "pieces", LARGE, ANY, Goal::AtMost(1.1)),
 ];
 
 /// What the choice of an algorithm may cost in terms of the best, if that is not within the noise.

@@ -246,11 +246,37 @@ procedures! {
     free: "gaspi_fusion_free" (u64);
 }
 
+/// gaspi_coll_piece_t.
+#[derive(Debug, Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Piece {
+    data: *mut c_void,
+    count: u64,
+    datatype: u32,
+    reserved: c_uint,
+}
+
+impl Piece {
+    pub(crate) fn of<T>(elements: &mut [T], datatype: u32) -> Piece {
+        let count = elements.len() as u64;
+        Piece { data: elements.as_mut_ptr().cast(), count, datatype, reserved: 0 }
+    }
+}
+
+procedures! {
+    /// Lists of pieces of gaspi_collectives.h.
+    Lists
+    broadcast:
+        "gaspi_coll_broadcast_list"
+        (*const Piece, u64, u16, u8, *const Options, c_ulong);
+}
+
 /// What a library may have beyond the standard.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Extensions {
     pub(crate) collectives: Option<Collectives>,
     pub(crate) fusions: Option<Fusions>,
+    pub(crate) lists: Option<Lists>,
 }
 
 /// The library as long as the process lives.
@@ -284,7 +310,7 @@ impl Library {
             Failure::usage(format!("{} is not a library to measure: {error}", place.display()))
         })?;
         let (collectives, fusions) = (Collectives::find(&loaded).ok(), Fusions::find(&loaded).ok());
-        let extensions = Extensions { collectives, fusions };
+        let extensions = Extensions { collectives, fusions, lists: Lists::find(&loaded).ok() };
         let symbol = procedures.proc_init as *const c_void;
         let path = file_of(symbol).unwrap_or_else(|| place.to_path_buf());
         // Its threads may run until the process ends.

@@ -126,6 +126,7 @@ fn measure(job: &Job, test: &Test, report: &mut Report) -> Result<()> {
         Test::Barrier(plain) => standard_collectives::barrier(job, plain, report),
         Test::AllreduceStandard(sizes) => standard_collectives::allreduce(job, sizes, report),
         Test::Fusion(step) => fused::run(job, step, report),
+        Test::BroadcastList(pieces) => fused::broadcast_list(job, pieces, report),
         Test::Init(options) => init::run(job, options, report),
         Test::All(all) => all::run(job, all, report),
         test => data_collectives::run(job, test, report),

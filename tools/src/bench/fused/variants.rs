@@ -83,7 +83,7 @@ pub(super) fn compared(
     let measured = {
         let mut lanes =
             [Lane::new(|batch| lane(&plain, batch)), Lane::new(|batch| lane(&other, batch))];
-        interleave(job, job.ranks, schedule(&step.plain, bytes), &mut lanes, |_| {
+        interleave(job, job.ranks, schedule(&step.all.plain, bytes), &mut lanes, |_| {
             other.wrong_of_copied()
         })?
     };
