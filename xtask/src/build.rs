@@ -36,6 +36,14 @@ pub(crate) fn release() -> Result<()> {
     link("libgaspi.so", &directory.join("libgaspi.so.1"))
 }
 
+/// Builds the program that shows what the Rust interface costs as users build it.
+pub(crate) fn submits() -> Result<()> {
+    let mut cargo = workspace::cargo();
+    cargo.args(["build", "--release", "--quiet", "-p", "gaspi-ffi", "-p", "gaspi-tools"]);
+    cargo.args(["--features", "gaspi-tools/submits", "--bin", "submits"]);
+    process::run(&mut cargo)
+}
+
 /// Makes or replaces the symbolic link `at`.
 pub(crate) fn link(to: &str, at: &std::path::Path) -> Result<()> {
     if std::fs::read_link(at).is_ok_and(|old| old.as_os_str() == to) {

@@ -15,6 +15,11 @@ use gaspi_tests::{Failed, Job, Linkage, Outcome, Result};
 use profile::Profile;
 
 const LIBRARY: &str = "libgaspi.so";
+/// The program of the Rust interface, which has the library in it.
+const RUST: &str = "submits";
+/// Functions that copy, scale, convert or add elements: what they do depends on the data, and does
+/// not count where a tensor is submitted, as the copy of the C library does not.
+const KERNEL: &str = "gaspi_collectives::kernel::";
 /// Where the table of the document begins and ends.
 const BEGIN: &str = "<!-- begin of the counts -->\n";
 const END: &str = "<!-- end of the counts -->\n";
@@ -25,6 +30,8 @@ enum Way {
     Memory,
     /// By the device that tests/mock-card plays, up to its functions.
     Device,
+    /// Not at all: one rank, which uses the Rust interface.
+    Rust,
 }
 
 fn folder() -> PathBuf {
@@ -39,8 +46,14 @@ fn is_renewing() -> bool {
     std::env::var_os("GASPI_TEST_RENEW").is_some()
 }
 
-/// Compiles the program; its calls go straight into the library, without stubs of the linker.
+/// Compiles the program; its calls go straight into the library, without stubs of the linker. That
+/// of the Rust interface lies in the release build.
 fn program(directory: &Path, way: Way) -> Result<PathBuf> {
+    if way == Way::Rust {
+        let program = gaspi_tests::library_directory()?.join(RUST);
+        let built = program.is_file().then_some(program);
+        return built.ok_or_else(|| Failed(format!("{RUST} is missing: {BUILD_RUST}")));
+    }
     let to = directory.join("paths");
     let source = folder().join("paths.c");
     let mut compiler = gaspi_tests::c_compiler(false);
@@ -53,28 +66,34 @@ fn program(directory: &Path, way: Way) -> Result<PathBuf> {
     Ok(to)
 }
 
-/// Runs rank 0 under callgrind and rank 1 beside it; the parts of the profile lie in `directory`.
+const BUILD_RUST: &str = "run cargo build --release -p gaspi-ffi -p gaspi-tools \
+                          --features gaspi-tools/submits --bin submits";
+
+/// Runs rank 0 under callgrind and rank 1, if there is one, beside it; the parts of the profile
+/// lie in `directory`.
 fn run(directory: &Path, way: Way) -> Result<Outcome> {
     let program = program(directory, way)?;
     let job = format!("instructions-{}-{}", std::process::id(), gaspi_tests::monotonic_us());
     let rank = |job_of: Job, rank: &str| -> Result<Job> {
         let of = job_of.env("GASPI_RANK", rank).env("GASPI_NRANKS", "2").env("GASPI_JOB_ID", &job);
         match way {
-            Way::Memory => Ok(of),
+            Way::Memory | Way::Rust => Ok(of),
             // A request has ended when it is waited for, so that a wait costs one look.
             Way::Device => Ok(of
                 .over_devices_in(directory)?
                 .env("GASPI_MOCK_OPTIONS", "time_scale=1,await_answers=1")),
         }
     };
-    let peer = rank(Job::plain(&program), "1")?.start()?;
+    let peer = (way != Way::Rust).then(|| rank(Job::plain(&program), "1")?.start()).transpose()?;
     let counted = Job::plain(Path::new("/usr/bin/valgrind"))
         .args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"])
         .args(["--toggle-collect=path_*", "--dump-after=run_*"])
         .arg(format!("--callgrind-out-file={}", directory.join("profile").display()))
         .arg(&program);
     let counted = rank(counted, "0")?.run()?.success()?;
-    peer.wait()?.success()?;
+    if let Some(peer) = peer {
+        peer.wait()?.success()?;
+    }
     Ok(counted)
 }
 
@@ -107,6 +126,7 @@ const TRIES: usize = 5;
 /// Counts all paths, in the order of the program.
 fn count() -> Result<Figures> {
     let mut paths = count_by(Way::Memory)?;
+    paths.extend(count_by(Way::Rust)?);
     let mut by_device = count_by(Way::Device)?;
     for _ in 1..TRIES {
         for (least, again) in by_device.iter_mut().zip(count_by(Way::Device)?) {
@@ -129,7 +149,9 @@ fn count_by(way: Way) -> Result<Vec<Figure>> {
         let part = parts.iter().find(|part| part.after == format!("run_{path}"));
         let part = part.ok_or_else(|| outcome.failure(&format!("{path} has no profile")))?;
         let calls = part.calls_by("path_");
-        let (instructions, outside) = part.of_object(LIBRARY);
+        let object = if way == Way::Rust { RUST } else { LIBRARY };
+        let (instructions, outside) =
+            part.of_object(object, path.contains("submit").then_some(KERNEL));
         if calls == 0 || instructions == 0 {
             return Err(outcome.failure(&format!("nothing was counted for {path}")));
         }

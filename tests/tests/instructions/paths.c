@@ -40,10 +40,15 @@ static double sum;
 static gaspi_segment_id_t segments[ELEMENTS];
 static gaspi_offset_t offsets[ELEMENTS];
 static gaspi_size_t sizes[ELEMENTS];
-/* One bucket of more tensors than are submitted. */
-#define TENSORS (WARM_UP + BATCHES * BATCH + 1)
-static gaspi_fusion_t fusion, scaled;
-static gaspi_size_t tensor, scaled_tensor;
+/* One bucket of more tensors than are submitted, and of one tensor that is submitted less often
+ * than it may be. */
+#define CALLS (WARM_UP + BATCHES * BATCH)
+#define TENSORS (CALLS + 1)
+/* Fused buffers that are found in another way lie behind so many. */
+#define FIRST_FUSIONS 64
+static gaspi_fusion_t copied, scaled, narrowed, added, narrowed_added, further;
+/* Calls so far of each path that submits other tensors each time. */
+static gaspi_size_t copies, scales, narrows, narrowed_adds, further_copies;
 static double gradient[8];
 #endif
 
@@ -109,10 +114,23 @@ __attribute__((noipa)) static int read_and_wait(void) {
        gaspi_allreduce(&mine, &sum, 1, GASPI_OP_SUM, GASPI_TYPE_DOUBLE, alone,            \
                        GASPI_BLOCK), GASPI_SUCCESS)                                       \
   PATH(fusion_submit, "gaspi_fusion_submit, 8 doubles, not the last of its bucket",       \
-       gaspi_fusion_submit(fusion, tensor++, gradient, 1.0), GASPI_SUCCESS)               \
+       gaspi_fusion_submit(copied, copies++, gradient, 1.0), GASPI_SUCCESS)               \
+  PATH(fusion_submit_further,                                                             \
+       "gaspi_fusion_submit, 8 doubles, to a fused buffer behind 64 others",              \
+       gaspi_fusion_submit(further, further_copies++, gradient, 1.0), GASPI_SUCCESS)      \
   PATH(fusion_submit_scale,                                                               \
-       "gaspi_fusion_submit, 8 doubles times 0.5, not the last of its bucket",            \
-       gaspi_fusion_submit(scaled, scaled_tensor++, gradient, 0.5), GASPI_SUCCESS)
+       "gaspi_fusion_submit, 8 doubles times 0.5, besides the kernel",                    \
+       gaspi_fusion_submit(scaled, scales++, gradient, 0.5), GASPI_SUCCESS)               \
+  PATH(fusion_submit_add,                                                                 \
+       "gaspi_fusion_submit, 8 doubles, a further contribution, besides the kernel",      \
+       gaspi_fusion_submit(added, 0, gradient, 1.0), GASPI_SUCCESS)                       \
+  PATH(fusion_submit_bf16,                                                                \
+       "gaspi_fusion_submit, 8 floats that travel as bf16, besides the kernel",           \
+       gaspi_fusion_submit(narrowed, narrows++, gradient, 1.0), GASPI_SUCCESS)            \
+  PATH(fusion_submit_bf16_add,                                                            \
+       "gaspi_fusion_submit, 8 floats, one of two contributions as bf16, besides the kernel", \
+       gaspi_fusion_submit(narrowed_added, narrowed_adds++ / 2, gradient, 1.0),           \
+       GASPI_SUCCESS)
 #endif
 
 /*
@@ -146,14 +164,29 @@ static int kernel_fences(void) {
 }
 
 #ifndef BY_DEVICE
-static void make_fused_buffer(gaspi_fusion_t *made) {
+static void make_fused_buffer(gaspi_fusion_t *made, gaspi_size_t num, gaspi_coll_datatype_t type,
+                              gaspi_uint contributions, gaspi_coll_datatype_t wire) {
   static gaspi_fusion_tensor_t tensors[TENSORS];
-  for (int i = 0; i < TENSORS; i++) {
-    tensors[i] = (gaspi_fusion_tensor_t){8, GASPI_COLL_TYPE_F64, 0};
+  for (gaspi_size_t i = 0; i < num; i++) {
+    tensors[i] = (gaspi_fusion_tensor_t){8, type, 0};
   }
   gaspi_fusion_options_t options = GASPI_FUSION_OPTIONS_INIT;
   options.threshold = sizeof gradient * TENSORS;
-  CHECK_OK(gaspi_fusion_create(tensors, TENSORS, alone, &options, made, LIMIT));
+  options.contributions = contributions;
+  options.wire = wire;
+  CHECK_OK(gaspi_fusion_create(tensors, num, alone, &options, made, LIMIT));
+}
+
+static void make_fused_buffers(void) {
+  make_fused_buffer(&copied, TENSORS, GASPI_COLL_TYPE_F64, 1, 0);
+  make_fused_buffer(&scaled, TENSORS, GASPI_COLL_TYPE_F64, 1, 0);
+  make_fused_buffer(&added, 2, GASPI_COLL_TYPE_F64, TENSORS, 0);
+  make_fused_buffer(&narrowed, TENSORS, GASPI_COLL_TYPE_F32, 1, GASPI_COLL_TYPE_BF16);
+  make_fused_buffer(&narrowed_added, TENSORS, GASPI_COLL_TYPE_F32, 2, GASPI_COLL_TYPE_BF16);
+  for (int i = 0; i < FIRST_FUSIONS; i++) {
+    make_fused_buffer(&further, 2, GASPI_COLL_TYPE_F64, 1, 0);
+  }
+  make_fused_buffer(&further, TENSORS, GASPI_COLL_TYPE_F64, 1, 0);
 }
 #endif
 
@@ -162,8 +195,7 @@ static void count_all(void) {
   CHECK_OK(gaspi_group_create(&alone));
   CHECK_OK(gaspi_group_add(alone, my_rank));
   CHECK_OK(gaspi_group_commit(alone, LIMIT));
-  make_fused_buffer(&fusion);
-  make_fused_buffer(&scaled);
+  make_fused_buffers();
   CHECK_OK(gaspi_notify(DATA, my_rank, SET, 1, 0, LIMIT));
   for (int i = 0; i < ELEMENTS; i++) {
     segments[i] = DATA;

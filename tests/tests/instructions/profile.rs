@@ -69,14 +69,20 @@ impl Profile {
     }
 
     /// Instructions of an object itself, and how often it called others: both without what these
-    /// executed.
-    pub(crate) fn of_object(&self, name: &str) -> (u64, u64) {
-        let is_it = |object: &str| object.rsplit('/').next() == Some(name);
+    /// executed. Functions whose names hold `others` count as those of another object, and those
+    /// that are counted in, `path_*`, do not count.
+    pub(crate) fn of_object(&self, name: &str, others: Option<&str>) -> (u64, u64) {
+        let is_it = |(object, function): &(String, String)| {
+            object.rsplit('/').next() == Some(name)
+                && others.is_none_or(|others| !function.contains(others))
+        };
+        let is_counted_in = |(_, function): &(String, String)| function.starts_with("path_");
+        let functions = self.functions.iter();
         let (mut own, mut outside) = (0, 0);
-        for (_, function) in self.functions.iter().filter(|((object, _), _)| is_it(object)) {
+        for (_, function) in functions.filter(|(key, _)| is_it(key) && !is_counted_in(key)) {
             own += function.own;
-            let others = function.calls.iter().filter(|((object, _), _)| !is_it(object));
-            outside += others.map(|(_, times)| times).sum::<u64>();
+            let called = function.calls.iter().filter(|(key, _)| !is_it(key));
+            outside += called.map(|(_, times)| times).sum::<u64>();
         }
         (own, outside)
     }
@@ -104,8 +110,9 @@ mod tests {
         );
         assert_eq!(profile.after, "run_write_8");
         assert_eq!(profile.calls_by("path_"), 10);
-        assert_eq!(profile.of_object("libgaspi.so"), (930, 10));
-        assert_eq!(profile.of_object("libc.so.6"), (70, 0));
-        assert_eq!(profile.of_object("paths"), (145, 10));
+        assert_eq!(profile.of_object("libgaspi.so", None), (930, 10));
+        assert_eq!(profile.of_object("libgaspi.so", Some("cop")), (900, 20));
+        assert_eq!(profile.of_object("libc.so.6", None), (70, 0));
+        assert_eq!(profile.of_object("paths", None), (0, 0));
     }
 }
