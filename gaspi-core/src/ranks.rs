@@ -24,6 +24,7 @@ use crate::sync::{AtomicU8, AtomicU64, Mutex, Ordering};
 use crate::timeout::Deadline;
 use crate::transport::shm::area::{ReadEnds, SharedArea, liveness};
 use crate::wire::message::MemoryKey;
+use crate::wire::shared_layout::AREA_PATH;
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -334,7 +335,15 @@ impl Ranks {
                 }
                 None => return,
             }
-            if limit.passed() || self.liveness(rank) != liveness::JOINED {
+            if self.liveness(rank) != liveness::JOINED {
+                return;
+            }
+            if limit.passed() {
+                let pid = self.cards.at(rank).pid();
+                // It has called execve.
+                if process::maps_nothing_of(pid, AREA_PATH) == Some(true) {
+                    self.note_end(rank);
+                }
                 return;
             }
             std::thread::yield_now();

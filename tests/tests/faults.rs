@@ -3,10 +3,10 @@
 //! Every random choice comes from a seed in the name of the test; `GASPI_TEST_SEED=N` starts
 //! elsewhere, and the long tier runs more of them. The programs are `src/bin/victim.rs`, for
 //! collective operations of all kinds `src/bin/member.rs`, for stall warnings `src/bin/stalled.rs`,
-//! for a lost message `src/bin/untold.rs`, for whom errors name `src/bin/first.rs`, for pairs
-//! that are being made `src/bin/paired.rs`, and for one that leaves `src/bin/departing.rs`. With
-//! GASPI_TEST_NODES=verbs data goes by RDMA devices that tests/mock-card plays, with `verbs-pairs`
-//! between nodes of two ranks.
+//! for a lost message `src/bin/untold.rs`, for whom errors name, and for processes that run another
+//! program, `src/bin/first.rs`, for pairs that are being made `src/bin/paired.rs`, and for one that
+//! leaves `src/bin/departing.rs`. With GASPI_TEST_NODES=verbs data goes by RDMA devices that
+//! tests/mock-card plays, with `verbs-pairs` between nodes of two ranks.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -136,6 +136,9 @@ fn of_one_kind(first: u64) -> Vec<Trial> {
             let name = format!("first/{links}/rank-{of}");
             trials.push(trial(name, move || errors_name_the_first(links, of)));
         }
+    }
+    for links in [SHM, TCP, Links::Pairs] {
+        trials.push(trial(format!("execve/{links}"), move || runs_another_program(links)));
     }
     for operation in CROWD_DIES {
         for seed in first..first + if is_full() { 10 } else { 1 } {
@@ -447,6 +450,21 @@ fn errors_name_the_first(links: Links, of: usize) -> Result<()> {
             let what = format!("the ping of rank {by} does not tell that {first} died first");
             return Err(outcome.failure(&what));
         }
+    }
+    Ok(())
+}
+
+/// A rank has died whose process runs another program, though that process lives on. So others of
+/// its host have to be told too, whom the end of a process would tell.
+fn runs_another_program(links: Links) -> Result<()> {
+    const RANKS: usize = 4;
+    let (job, ranks) = links.job(Path::new(env!("CARGO_BIN_EXE_first")), RANKS, 60)?;
+    let running = job.args(["1", "/bin/sleep", "600"]).start()?;
+    let barriers = running.lines("barrier on ", ranks - 1)?;
+    let names = |text: &str| barriers.iter().filter(|line| line.contains(text)).count();
+    // Those that learn of it end, which others may hear first where they do not share memory.
+    if names(" has died on ") != ranks - 1 || names(": rank 1 has died on ") == 0 {
+        return Err(format!("the errors of barriers are {barriers:?}").into());
     }
     Ok(())
 }

@@ -12,8 +12,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use std::ffi::CStr;
+use std::fs::File;
 use std::hash::{Hash, Hasher};
-use std::io;
+use std::io::{self, BufRead, BufReader};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -243,6 +244,23 @@ pub fn signal(pidfd: &OwnedFd, signal: i32) -> bool {
 pub fn exit_now(status: i32) -> ! {
     // SAFETY: _exit does not return.
     unsafe { libc::_exit(status) }
+}
+
+/// Whether process `pid` runs a program that maps no file whose path begins so. Not while it ends:
+/// then it maps nothing. `None` where that cannot be seen.
+pub(crate) fn maps_nothing_of(pid: i32, path: &str) -> Option<bool> {
+    let maps = BufReader::new(File::open(format!("/proc/{pid}/maps")).ok()?);
+    let mut any = false;
+    for line in maps.split(b'\n') {
+        // Paths are of any bytes.
+        let line = line.ok()?;
+        let mapped = line.iter().position(|byte| *byte == b'/').map(|at| &line[at..]);
+        if mapped.is_some_and(|mapped| mapped.starts_with(path.as_bytes())) {
+            return Some(false);
+        }
+        any = true;
+    }
+    Some(any)
 }
 
 /// The name of this machine.

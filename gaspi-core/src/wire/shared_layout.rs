@@ -34,6 +34,9 @@
 use crate::ids::Rank;
 use crate::os::memory::{HUGE_PAGE, PAGE};
 
+/// What /proc/PID/maps shows of it in each process that maps it.
+pub(crate) const AREA_PATH: &str = "/memfd:gaspi-node";
+
 /// Bytes of the control page of a rank.
 pub(crate) const CONTROL_PAGE_BYTES: usize = 4096;
 /// Bytes of an arrival slot.

@@ -1,13 +1,14 @@
-//! A rank of the test of whom errors name where several have died: `first VICTIM`.
+//! A rank of the test of whom errors name where several have died: `first VICTIM [PROGRAM...]`.
 //!
-//! Rank VICTIM kills itself in front of a barrier. The lower half of the others, who learn of it
-//! there, print the error and end without proc_term. Each of the rest waits until one of those
-//! counts as dead before it calls anything: then it prints the errors of a barrier, and of a ping
-//! of that rank, and ends in the same way.
+//! Rank VICTIM kills itself in front of a barrier, or has its process run another program. The
+//! lower half of the others, who learn of it there, print the error and end without proc_term. Each
+//! of the rest waits until one of those counts as dead before it calls anything: then it prints the
+//! errors of a barrier, and of a ping of that rank, and ends in the same way.
 //!
 //! With GASPI_TEST_NODES the ranks are spread over so many nodes.
 
-use std::process::ExitCode;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
 
 use gaspi::state::State;
 use gaspi::{Config, GroupId, PendingInit, Rank, Runtime, Timeout};
@@ -19,27 +20,31 @@ const GUARD: Timeout = Timeout::Millis(20_000);
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let victim = match arguments.as_slice() {
-        [victim] => victim.parse().map(Rank),
+        [victim, ..] => victim.parse().map(Rank),
         _ => "".parse().map(Rank),
     };
     let Ok(victim) = victim else {
-        eprintln!("usage: first VICTIM");
+        eprintln!("usage: first VICTIM [PROGRAM...]");
         return ExitCode::from(2);
     };
-    if let Err(error) = run(victim) {
+    if let Err(error) = run(victim, &arguments[1..]) {
         eprintln!("FAILED: {error}");
     }
     // The runtime is not dropped: that would leave the job.
     std::process::exit(1)
 }
 
-fn run(victim: Rank) -> gaspi::Result<()> {
+fn run(victim: Rank, program: &[String]) -> gaspi::Result<()> {
     let rt = PendingInit::new(job_over_nodes()?, Config::default())?.wait(GUARD)?;
     let rt = std::mem::ManuallyDrop::new(rt);
     // The victim may die before all have passed it.
     let _ = rt.barrier(GroupId::ALL, GUARD);
     let me = rt.rank();
     if me == victim {
+        if let [name, arguments @ ..] = program {
+            let error = Command::new(name).args(arguments).exec();
+            println!("{name}: {error}");
+        }
         // SAFETY: no memory is passed.
         unsafe { libc::raise(libc::SIGKILL) };
     }

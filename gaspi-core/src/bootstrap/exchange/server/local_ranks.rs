@@ -5,9 +5,10 @@ use super::relay::LINK_SHIFT;
 use super::state::{Action, ConnectionId, Joined};
 use super::{Registration, Role, Server};
 use crate::bootstrap::exchange::message::{Failure, Join, Message, VERSION};
-use crate::os::socket;
+use crate::ids::Rank;
+use crate::os::{process, socket};
 use crate::wire::codec::DecodeError;
-use crate::wire::shared_layout::SharedLayout;
+use crate::wire::shared_layout::{AREA_PATH, SharedLayout};
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -101,9 +102,23 @@ impl Server {
     }
 
     pub(super) fn closed(&mut self, connection: ConnectionId) {
+        let replaced = self.runs_another_program(connection);
         let actions = self.forgotten(connection);
         self.part(connection);
         self.act(actions);
+        if let Some((rank, pid)) = replaced {
+            self.gone(rank, &format!("process {pid} runs on without the job, as after execve"));
+        }
+    }
+
+    /// The member whose connection has closed without a word, if its process runs on without the
+    /// job's memory. It has called execve, most likely, and nobody else would tell: the kernel
+    /// replaces the memory before it closes descriptors.
+    fn runs_another_program(&self, connection: ConnectionId) -> Option<(Rank, i32)> {
+        let peer = self.peers.get(&connection).filter(|peer| peer.is_in_job() && !self.once)?;
+        let rank = peer.joined?.rank;
+        let replaced = process::maps_nothing_of(peer.pid, AREA_PATH) == Some(true);
+        replaced.then_some((rank, peer.pid))
     }
 
     /// The rank of this connection no longer takes part.

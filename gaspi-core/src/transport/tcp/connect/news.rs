@@ -226,8 +226,8 @@ impl Ends {
 
     /// With whom this rank, which leaves, is to be connected: with another one only once all with
     /// whom it is have ended that, or did not for some time. One of them may stay, or be a parent
-    /// that leaves and takes the news along; and those behind it tell who else leaves, and needs not
-    /// be tried. So if all leave but a few, the first one of all tells one of these of all.
+    /// that leaves and takes the news along; and those behind it tell who else leaves, and needs
+    /// not be tried. So if all leave but a few, the first one of all tells one of these of all.
     fn to_be_told<'a>(
         &mut self,
         mut all: impl Iterator<Item = &'a Conversation>,

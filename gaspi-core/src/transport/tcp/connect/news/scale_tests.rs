@@ -2,8 +2,8 @@
 //!
 //! Those that stay, n of them, are connected as a tree. Each says each end once on each connection,
 //! so that e ends are 2 (n - 1) e messages. A connection that is made brings what was told before,
-//! each way. Each rank looks at each end once. A rank has as many connections as a power of two has bits, twice where it speaks for
-//! its host, and hears each end once from each.
+//! each way. Each rank looks at each end once. A rank has as many connections as a power of two has
+//! bits, twice where it speaks for its host, and hears each end once from each.
 
 use super::played::{Counted, DEAD_AFTER, HOP, Job};
 use super::*;
