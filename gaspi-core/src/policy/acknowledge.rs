@@ -9,6 +9,10 @@
 /// ticks of the progress thread: an acknowledgement that misses its answer leaves with one.
 const ANSWER_NS: u64 = 2_000_000;
 
+/// Behind a pause of this length a rank has slept, and will sleep again before its next post, in
+/// nanoseconds: a sleep counts as a tick, and callers that share cores begin to sleep after 100 us.
+const PAUSE_NS: u64 = 200_000;
+
 /// Payloads from this size on are bulk data, in bytes: more of it often follows, so that one
 /// acknowledgement serves all. Below it a put without a notification is acknowledged at once: its
 /// sender has nothing to wait for but this.
@@ -126,7 +130,7 @@ impl AckDelay {
             self.ticked = false;
         }
         // Else a frame of its own would follow, since no other post does before the next ticks.
-        self.due |= interval_ns >= ANSWER_NS && self.is_pending();
+        self.due |= interval_ns >= PAUSE_NS && self.is_pending();
     }
 
     /// All that is pending goes along with the next frame.
@@ -235,10 +239,10 @@ mod tests {
         assert_eq!(delay.take(), Some(TOGETHER + 3));
         // Nor behind a pause, nor where the connection is given up.
         delay.on_completed(batch(&[MESSAGE]));
-        delay.on_post(ANSWER_NS);
+        delay.on_post(PAUSE_NS);
         assert_eq!(delay.take(), Some(TOGETHER + 4));
         delay.on_completed(batch(&[MESSAGE]));
-        delay.on_post(0);
+        delay.on_post(PAUSE_NS - 1);
         assert_eq!(delay.take(), None);
         delay.hurry();
         assert_eq!(delay.take(), Some(TOGETHER + 5));

@@ -2,9 +2,9 @@
 //! to watch and to tell; and what a rank needs.
 //!
 //! Each file is one decision, or data that decisions are made of. Its struct takes what happened,
-//! when, and under which load, and gives what to do. None of them reads a clock, a socket or an atomic, so their tests run in virtual
-//! time. Each constant states what was measured for it; docs/performance.md has the measurements.
-//! No flag outside of this folder decides such a thing.
+//! when, and under which load, and gives what to do. None of them reads a clock, a socket or an
+//! atomic, so their tests run in virtual time. Each constant states what was measured for it;
+//! docs/performance.md has the measurements. No flag outside of this folder decides such a thing.
 
 pub(crate) mod acknowledge;
 pub mod binomial_tree;
