@@ -1,5 +1,5 @@
-//! For tests of decoders: a million cases by seed in a release build (a part of them in others),
-//! and a bound on what one case may allocate.
+//! For tests of decoders: cases by seed, a million in the full tier and in the stage `fuzz`, and a
+//! bound on what one case may allocate.
 //!
 //! `GASPI_TEST_SEED=N` starts elsewhere; a failure names the seed of the case that failed.
 
@@ -7,7 +7,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 /// Cases of each test.
-const CASES: u64 = if cfg!(debug_assertions) { 20_000 } else { 1_000_000 };
+const CASES: u64 = 20_000;
+const CASES_IN_FULL: u64 = 1_000_000;
 
 /// A small generator (SplitMix64).
 #[derive(Clone, Debug)]
@@ -63,7 +64,8 @@ fn first_seed() -> u64 {
 /// Runs a case for each of many seeds; none may panic, or allocate more than `bytes` at once.
 pub(crate) fn run(what: &str, bytes: usize, case: impl Fn(&mut Seed)) {
     let first = first_seed();
-    for number in first..first + CASES {
+    let is_full = std::env::var_os("GASPI_TEST_FULL").is_some();
+    for number in first..first + if is_full { CASES_IN_FULL } else { CASES } {
         let mut seed = Seed(number.wrapping_mul(0x2545_f491_4f6c_dd1d));
         LARGEST.set(0);
         let outcome = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| case(&mut seed)));
