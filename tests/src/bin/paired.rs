@@ -35,22 +35,41 @@ fn main() -> ExitCode {
 fn run(file: &Path) -> Result<()> {
     let rt = PendingInit::new(Job::from_environment()?, Config::default())?.wait(GUARD)?;
     rt.segment_create(SEGMENT, 3 * BYTES as u64, GroupId::ALL, GUARD, Init::Zeroed)?;
+    let [with_victim, with_bystander] = [with_writer(&rt, VICTIM)?, with_writer(&rt, BYSTANDER)?];
     println!("ready {}", rt.rank().0);
     if rt.rank() == Rank(0) {
         while file.exists() {
             std::thread::yield_now();
         }
         write(&rt)?;
+        // It may be dead.
+        let _ = rt.barrier(with_victim, GUARD);
+        rt.barrier(with_bystander, GUARD)?;
     } else {
         receive(&rt, 1)?;
         println!("received {}", rt.rank().0);
     }
-    if rt.rank() == BYSTANDER {
+    if rt.rank() == VICTIM {
+        rt.barrier(with_victim, GUARD)?;
+    } else if rt.rank() == BYSTANDER {
         receive(&rt, 2)?;
+        rt.barrier(with_bystander, GUARD)?;
     }
     rt.term(GUARD)?;
     println!("finished {}", rt.rank().0);
     Ok(())
+}
+
+/// A group of rank 0 and another one, which meet before they leave: if one leaves as soon as its
+/// data has come, the wait for that may not have ended, and fails.
+fn with_writer(rt: &Runtime, other: Rank) -> Result<GroupId> {
+    let group = rt.group_create()?;
+    if [Rank(0), other].contains(&rt.rank()) {
+        rt.group_add(group, Rank(0))?;
+        rt.group_add(group, other)?;
+        rt.group_commit(group, GUARD)?;
+    }
+    Ok(group)
 }
 
 /// Where the data of a round comes to.
