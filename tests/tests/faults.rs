@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use gaspi_tests::victims::{DIE, Enduring, Killed, STOP, Stopped, random_moment};
 use gaspi_tests::{
-    DeviceNodes, Job, NODES, Outcome, Process, Result, Running, Seed, Shape, base_seed,
+    DeviceNodes, Failed, Job, NODES, Outcome, Process, Result, Running, Seed, Shape, base_seed,
     build_directory, device_nodes, is_full, run_trials,
 };
 use libtest_mimic::{Arguments, Trial};
@@ -464,7 +464,7 @@ fn runs_another_program(links: Links) -> Result<()> {
     let names = |text: &str| barriers.iter().filter(|line| line.contains(text)).count();
     // Those that learn of it end, which others may hear first where they do not share memory.
     if names(" has died on ") != ranks - 1 || names(": rank 1 has died on ") == 0 {
-        return Err(format!("the errors of barriers are {barriers:?}").into());
+        return Err(Failed(format!("the errors of barriers are {barriers:?}")));
     }
     Ok(())
 }
