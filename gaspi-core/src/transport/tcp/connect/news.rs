@@ -144,7 +144,7 @@ impl Ends {
     ) -> Due {
         let news = self.learn(record);
         let (parent, leaves) = match leaves {
-            Some(all) => (self.to_be_told(all, now), true),
+            Some(all) => (self.next_to_tell(all, now), true),
             None => (self.parent, false),
         };
         let children = std::mem::take(&mut self.children).into_iter().filter(|_| !leaves);
@@ -228,7 +228,7 @@ impl Ends {
     /// whom it is have ended that, or did not for some time. One of them may stay, or be a parent
     /// that leaves and takes the news along; and those behind it tell who else leaves, and needs
     /// not be tried. So if all leave but a few, the first one of all tells one of these of all.
-    fn to_be_told<'a>(
+    fn next_to_tell<'a>(
         &mut self,
         mut all: impl Iterator<Item = &'a Conversation>,
         now: Instant,
