@@ -115,8 +115,8 @@ impl Inner {
         })
     }
 
-    /// This rank leaves: sends what others may need of its last steps, and says where it is in its
-    /// groups to those whose connection ends with it.
+    /// This rank leaves: sends what others may need of its last steps. Where it is in its groups
+    /// goes ahead of the goodbye on each connection; without sockets it is said here.
     pub(crate) fn tell_last_steps(&self) {
         for steps in &self.control.steps.0 {
             for (own, leaders) in steps.last_own() {
@@ -130,13 +130,10 @@ impl Inner {
                 }
             }
         }
-        let with_news = self.endpoints.stream.remote;
-        let is_told = |rank: &Rank| {
-            let connected = || self.endpoints.stream.connections.is_established(*rank);
-            !self.ranks.is_local(*rank) && (!with_news || connected())
-        };
-        // What comes on a connection ends there, perhaps before the news.
-        let to: Arc<[Rank]> = self.ranks.all().filter(is_told).collect();
+        if self.endpoints.stream.remote {
+            return;
+        }
+        let to: Arc<[Rank]> = self.ranks.all().filter(|rank| !self.ranks.is_local(*rank)).collect();
         for last in self.last_steps_of(self.ranks.me) {
             self.send_leaving(&to, last);
         }

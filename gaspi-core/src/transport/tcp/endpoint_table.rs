@@ -23,7 +23,6 @@ use crate::transport::tcp::receive::Receiver;
 use crate::transport::tcp::send_queue::Outgoing;
 use crate::transport::{ConnectionLoss, Upcalls};
 use crate::wire::frame::Frame;
-use crate::wire::message::{GroupMessage, Message};
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -125,11 +124,7 @@ impl EndpointTable {
         }
         if up.ranks().liveness(up.ranks().me) == liveness::LEFT {
             // It was not there yet when this was said on the others.
-            for last in up.last_steps(up.ranks().me) {
-                let leaving = Message::Group(GroupMessage::Leaving(last));
-                let _ = connection.send(&self.sets.data, Outgoing::new(&leaving), || ());
-            }
-            connection.say_goodbye(&self.sets.data);
+            connection.say_goodbye(&self.sets.data, &up.last_steps(up.ranks().me));
         }
     }
 
@@ -281,8 +276,9 @@ impl EndpointTable {
 
     /// Says goodbye to the ranks of other nodes, behind what was posted before.
     pub(crate) fn say_goodbye(&self, up: &dyn Upcalls) {
+        let steps = up.last_steps(up.ranks().me);
         for connection in self.remote(up) {
-            connection.say_goodbye(&self.sets.data);
+            connection.say_goodbye(&self.sets.data, &steps);
         }
     }
 

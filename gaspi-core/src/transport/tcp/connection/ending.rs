@@ -6,14 +6,19 @@ use crate::os::event::Epoll;
 use crate::os::socket;
 use crate::sync::Ordering;
 use crate::wire::frame::Frame;
-use crate::wire::message::Stream;
+use crate::wire::message::{GroupMessage, LastStep, Message, Stream};
 
 impl Connection {
-    /// Says goodbye behind all that has been sent so far.
-    pub(crate) fn say_goodbye(&self, poll: &Epoll) {
+    /// Says goodbye behind all that has been sent so far, and before it where this rank is in its
+    /// groups: whoever reads the one has read the other.
+    pub(crate) fn say_goodbye(&self, poll: &Epoll, steps: &[LastStep]) {
         let mut out = self.out();
         if out.usage.is_ending() {
             return;
+        }
+        for last in steps {
+            let leaving = Message::Group(GroupMessage::Leaving(*last));
+            out.push_control(Outgoing::new(&leaving));
         }
         out.usage.begin_goodbye();
         out.acks.hurry();

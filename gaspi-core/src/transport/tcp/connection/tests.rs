@@ -1,10 +1,11 @@
 //! What a connection acknowledges, and when its socket is in the poll set.
 
 use super::*;
-use crate::ids::{NotificationId, SegmentId};
+use crate::ids::{GroupId, NotificationId, SegmentId};
 use crate::os::socket::Piece;
 use crate::policy::acknowledge::Completed;
-use crate::wire::message::{Put, RemoteAddress};
+use crate::wire::frame::Encode;
+use crate::wire::message::{Commit, GroupMessage, LastStep, Message, Put, RemoteAddress};
 use std::cell::Cell;
 
 #[test]
@@ -109,33 +110,67 @@ fn a_socket_that_is_apart_is_in_the_set_again_once_something_waits_for_room_in_i
     assert_eq!(told(&poll), None);
 }
 
-#[test]
-fn a_goodbye_goes_by_the_socket_once_what_waits_for_a_pair_is_given_up() {
-    let name = format!("gaspi-connection-goodbye-{}", std::process::id());
-    let listener = socket::listen(&name).expect("listener");
-    let client = socket::connect(&name).expect("connection");
-    let server = socket::accept(listener.as_fd()).expect("accept").expect("one waits");
+/// A connection that has its socket, the poll set of that, and the other side.
+fn with_peer() -> (Connection, Epoll, OwnedFd) {
+    let (client, server) = socket::pair().expect("pair");
     let connection = Connection::between_nodes(1, 1, 0, &Arc::default(), Withheld::default());
     connection.established(client);
     let poll = Epoll::new().expect("set");
     poll.add(connection.fd().expect("socket"), 1).expect("added");
-    let come = || {
-        let mut buffer = [0u8; 64];
-        let piece = Piece { pointer: buffer.as_mut_ptr(), len: buffer.len() };
-        // SAFETY: the buffer is writable.
-        let len = unsafe { socket::receive_bytes(server.as_fd(), piece) }.unwrap_or(0);
-        buffer[..len].to_vec()
-    };
     // What each connection begins with.
     connection.flush(&poll).expect("not broken");
-    assert!(!come().is_empty());
+    assert!(!come(&server).is_empty());
+    (connection, poll, server)
+}
+
+/// What has come to a peer.
+fn come(peer: &OwnedFd) -> Vec<u8> {
+    let mut buffer = [0u8; 1024];
+    let piece = Piece { pointer: buffer.as_mut_ptr(), len: buffer.len() };
+    // SAFETY: the buffer is writable.
+    let len = unsafe { socket::receive_bytes(peer.as_fd(), piece) }.unwrap_or(0);
+    buffer[..len].to_vec()
+}
+
+#[test]
+fn a_goodbye_goes_by_the_socket_once_what_waits_for_a_pair_is_given_up() {
+    let (connection, poll, server) = with_peer();
     // The peer stands in the middle of this.
     connection.out().wire = b"the rest of a frame".to_vec();
     connection.out().carrying = Carrying::Waiting(7);
-    connection.say_goodbye(&poll);
-    assert_eq!(come(), [], "it goes behind what waits");
+    connection.say_goodbye(&poll, &[]);
+    assert_eq!(come(&server), [], "it goes behind what waits");
     assert!(!connection.is_drained());
     assert!(connection.forget_withheld(&poll), "something has waited");
-    assert_eq!(come(), Frame::Goodbye.encode());
+    assert_eq!(come(&server), Frame::Goodbye.encode());
     assert!(!connection.forget_withheld(&poll), "nothing waits any more");
+}
+
+/// A connection may come up while its rank is saying goodbye on those that it has: whoever hears
+/// of the leave by it, and passes that on, has to know at which steps the rank has arrived.
+#[test]
+fn a_goodbye_follows_the_last_steps_on_each_connection() {
+    let last = |group, step| {
+        let (commit, digest) = (Commit::default(), 0);
+        LastStep { group: GroupId(group), step, finished: true, commit, digest }
+    };
+    let steps = [last(0, 7), last(3, 9)];
+    let mut wanted = Vec::new();
+    for last in steps {
+        Message::Group(GroupMessage::Leaving(last)).append_to(&mut wanted);
+    }
+    Frame::Goodbye.append_to(&mut wanted);
+    let (connection, poll, server) = with_peer();
+    connection.say_goodbye(&poll, &steps);
+    assert_eq!(come(&server), wanted);
+    // Who finds a further connection at the same time says it too.
+    connection.say_goodbye(&poll, &steps);
+    assert_eq!(come(&server), []);
+    // So it is on one that gets its socket behind that.
+    let early = Connection::between_nodes(1, 1, 0, &Arc::default(), Withheld::default());
+    early.say_goodbye(&poll, &steps);
+    let (client, server) = socket::pair().expect("pair");
+    early.established(client);
+    early.flush(&poll).expect("not broken");
+    assert!(come(&server).ends_with(&wanted));
 }
