@@ -29,7 +29,7 @@ impl Excerpt {
     pub(crate) fn line(&mut self, line: &str) {
         if line == "failures:" {
             // What the tests that failed have printed, until the result of their program.
-            self.following = LIMIT;
+            self.following = usize::MAX;
         } else if line.starts_with("test result: ") {
             self.following = 0;
         } else if line.starts_with("error: test failed") || line.starts_with("error: could not") {
@@ -55,12 +55,18 @@ impl Excerpt {
         if self.kept.is_empty() {
             self.kept.extend(self.recent);
         }
-        let more = self.kept.len().saturating_sub(LIMIT);
-        self.kept.truncate(LIMIT);
-        if more > 0 {
-            self.kept.push(format!("... and {more} more lines"));
-        }
+        shorten(&mut self.kept);
         FAILED.lock().unwrap_or_else(PoisonError::into_inner).append(&mut self.kept);
+    }
+}
+
+/// Leaves the middle of too many lines out: a job of many ranks prints a line for each, and behind
+/// these what went wrong.
+fn shorten(lines: &mut Vec<String>) {
+    let more = lines.len().saturating_sub(LIMIT);
+    if more > 0 {
+        let head = LIMIT / 2;
+        lines.splice(head..head + more, [format!("... {more} lines are left out ...")]);
     }
 }
 
@@ -85,6 +91,22 @@ mod tests {
         let rest = ["assertion failed", "test result: FAILED. 1 passed; 1 failed", "test c ... ok"];
         let kept = of(&[&lines[..], &rest[..]].concat());
         assert_eq!(kept, ["test b ... FAILED", "failures:", "---- b ----", "assertion failed"]);
+    }
+
+    #[test]
+    fn of_many_lines_the_first_and_the_last_are_kept() {
+        let mut lines: Vec<String> = (0..LIMIT).map(|line| line.to_string()).collect();
+        let whole = lines.clone();
+        shorten(&mut lines);
+        assert_eq!(lines, whole);
+        lines.extend(["more".to_owned(), "the reason".to_owned()]);
+        shorten(&mut lines);
+        assert_eq!((lines.len(), &*lines[29]), (LIMIT + 1, "29"));
+        assert_eq!(&lines[30..32], ["... 2 lines are left out ...", "32"]);
+        assert_eq!(lines.last().map(String::as_str), Some("the reason"));
+        // What a test prints is kept until the result of its program, however long that is.
+        let many = vec!["a line"; 2 * LIMIT];
+        assert_eq!(of(&[&["failures:"], &many[..], &["the reason"]].concat()).len(), 2 * LIMIT + 2);
     }
 
     #[test]
