@@ -28,6 +28,7 @@ mod reduce_scatter_allgather;
 mod ring;
 mod single_copy;
 mod sliced_copy;
+mod star;
 mod told;
 
 /// How contributions are combined. Algorithms of the same grouping give the same bits, which
@@ -74,11 +75,13 @@ pub enum Algorithm {
     Linear,
     /// Inside the nodes, between the nodes.
     Hierarchical,
+    /// All at one member.
+    Star,
 }
 
 impl Algorithm {
     /// All there are.
-    pub const ALL: [Algorithm; 14] = [
+    pub const ALL: [Algorithm; 15] = [
         Algorithm::Inline,
         Algorithm::CopyInCopyOut,
         Algorithm::SlicedCopy,
@@ -93,6 +96,7 @@ impl Algorithm {
         Algorithm::Dissemination,
         Algorithm::Linear,
         Algorithm::Hierarchical,
+        Algorithm::Star,
     ];
 
     /// Its name, as in `GASPI_COLL_ALGORITHM`.
@@ -112,6 +116,7 @@ impl Algorithm {
             Algorithm::Dissemination => "dissemination",
             Algorithm::Linear => "linear",
             Algorithm::Hierarchical => "hierarchical",
+            Algorithm::Star => "star",
         }
     }
 
@@ -137,7 +142,7 @@ impl Algorithm {
             Algorithm::SlicedCopy => matches!(collective, Allreduce),
             Algorithm::Ring => matches!(collective, Allreduce | ReduceScatter | Allgather),
             Algorithm::RecursiveDoubling => matches!(collective, Allreduce | Allgather | Barrier),
-            Algorithm::HalvingDoubling => matches!(collective, Allreduce),
+            Algorithm::HalvingDoubling | Algorithm::Star => matches!(collective, Allreduce),
             Algorithm::ReduceScatterAllgather | Algorithm::DoubleTree => {
                 matches!(collective, Allreduce | Reduce | Broadcast)
             }
@@ -182,7 +187,8 @@ impl Algorithm {
             | Algorithm::CopyInCopyOut
             | Algorithm::SlicedCopy
             | Algorithm::SingleCopy => true,
-            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling | Algorithm::Linear => true,
+            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => true,
+            Algorithm::Linear | Algorithm::Star => true,
             Algorithm::BinomialTree | Algorithm::DoubleTree => {
                 collective != Collective::Reduce || shape.root == 0
             }
@@ -195,7 +201,7 @@ impl Algorithm {
     pub(crate) fn agrees(self, collective: Collective, shape: &Shape) -> bool {
         collective == Collective::Allreduce
             && match self {
-                Algorithm::RecursiveDoubling => true,
+                Algorithm::RecursiveDoubling | Algorithm::Star => true,
                 Algorithm::HalvingDoubling => halving_doubling::agrees(shape),
                 _ => false,
             }
@@ -243,6 +249,7 @@ impl Algorithm {
             Algorithm::Pairwise => pairwise::steps(collective, shape),
             Algorithm::Dissemination => dissemination::steps(collective, shape),
             Algorithm::Linear => linear::steps(collective, shape),
+            Algorithm::Star => star::steps(collective, shape),
         }
     }
 }
