@@ -7,8 +7,6 @@
 //!   ones go up.
 //! - gather, scatter: what a subtree has goes over each edge in one; the root receives or sends
 //!   (n - 1)/n of the data, its children up to half of it.
-//! - barrier: up to member 0 and down again, by 2 (n - 1) empty messages: gaspi-core's schedule of
-//!   that name.
 //!
 //! Places are counted from the root, as in gaspi-core's tree. The children of place v are v + 1,
 //! v + 2, v + 4, ... up to the lowest bit of v; the subtree of v + 2^k has the 2^k places from
@@ -16,11 +14,9 @@
 //! root is member 0.
 
 use gaspi_core::binomial_tree as tree;
-use gaspi_core::schedule::Pattern;
 
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team, pieces, scratch};
-use super::told;
 use crate::collective::Collective;
 use crate::steps::{Place, Shape, Span, Step};
 
@@ -46,7 +42,6 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
         Collective::Allreduce => allreduce(&mut program, &Team::all(shape), input, output),
         Collective::Gather => gather(&mut program, shape, &team),
         Collective::Scatter => scatter(&mut program, shape, &team),
-        Collective::Barrier => told::barrier(&mut program, &Team::all(shape), Pattern::Tree),
         _ => return None,
     }
     Some(program.into_steps())

@@ -20,6 +20,7 @@ pub(crate) mod fold;
 mod halving_doubling;
 mod hierarchical;
 mod inline;
+mod knomial_tree;
 mod linear;
 mod pairwise;
 mod program;
@@ -28,7 +29,6 @@ mod reduce_scatter_allgather;
 mod ring;
 mod single_copy;
 mod sliced_copy;
-mod star;
 mod told;
 
 /// How contributions are combined. Algorithms of the same grouping give the same bits, which
@@ -75,8 +75,8 @@ pub enum Algorithm {
     Linear,
     /// Inside the nodes, between the nodes.
     Hierarchical,
-    /// All at one member.
-    Star,
+    /// Tree of few levels.
+    KnomialTree,
 }
 
 impl Algorithm {
@@ -96,7 +96,7 @@ impl Algorithm {
         Algorithm::Dissemination,
         Algorithm::Linear,
         Algorithm::Hierarchical,
-        Algorithm::Star,
+        Algorithm::KnomialTree,
     ];
 
     /// Its name, as in `GASPI_COLL_ALGORITHM`.
@@ -116,7 +116,7 @@ impl Algorithm {
             Algorithm::Dissemination => "dissemination",
             Algorithm::Linear => "linear",
             Algorithm::Hierarchical => "hierarchical",
-            Algorithm::Star => "star",
+            Algorithm::KnomialTree => "knomial_tree",
         }
     }
 
@@ -142,7 +142,8 @@ impl Algorithm {
             Algorithm::SlicedCopy => matches!(collective, Allreduce),
             Algorithm::Ring => matches!(collective, Allreduce | ReduceScatter | Allgather),
             Algorithm::RecursiveDoubling => matches!(collective, Allreduce | Allgather | Barrier),
-            Algorithm::HalvingDoubling | Algorithm::Star => matches!(collective, Allreduce),
+            Algorithm::HalvingDoubling => matches!(collective, Allreduce),
+            Algorithm::KnomialTree => matches!(collective, Allreduce | Barrier),
             Algorithm::ReduceScatterAllgather | Algorithm::DoubleTree => {
                 matches!(collective, Allreduce | Reduce | Broadcast)
             }
@@ -150,7 +151,7 @@ impl Algorithm {
                 matches!(collective, Allreduce | Reduce | Broadcast | Allgather | Barrier)
             }
             Algorithm::BinomialTree => {
-                matches!(collective, Allreduce | Reduce | Broadcast | Gather | Scatter | Barrier)
+                matches!(collective, Allreduce | Reduce | Broadcast | Gather | Scatter)
             }
             Algorithm::Pairwise => matches!(collective, Alltoall | ReduceScatter),
             Algorithm::Dissemination => matches!(collective, Barrier | Allgather),
@@ -188,7 +189,7 @@ impl Algorithm {
             | Algorithm::SlicedCopy
             | Algorithm::SingleCopy => true,
             Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => true,
-            Algorithm::Linear | Algorithm::Star => true,
+            Algorithm::Linear | Algorithm::KnomialTree => true,
             Algorithm::BinomialTree | Algorithm::DoubleTree => {
                 collective != Collective::Reduce || shape.root == 0
             }
@@ -201,7 +202,7 @@ impl Algorithm {
     pub(crate) fn agrees(self, collective: Collective, shape: &Shape) -> bool {
         collective == Collective::Allreduce
             && match self {
-                Algorithm::RecursiveDoubling | Algorithm::Star => true,
+                Algorithm::RecursiveDoubling | Algorithm::KnomialTree => true,
                 Algorithm::HalvingDoubling => halving_doubling::agrees(shape),
                 _ => false,
             }
@@ -249,7 +250,7 @@ impl Algorithm {
             Algorithm::Pairwise => pairwise::steps(collective, shape),
             Algorithm::Dissemination => dissemination::steps(collective, shape),
             Algorithm::Linear => linear::steps(collective, shape),
-            Algorithm::Star => star::steps(collective, shape),
+            Algorithm::KnomialTree => knomial_tree::steps(collective, shape),
         }
     }
 }

@@ -37,7 +37,7 @@ enum Place {
     SharedNodes,
     /// A node for each member, all on one machine.
     OneMachine,
-    /// Where members that have no data tell each other along a tree.
+    /// Where members share cores: those without data tell each other along a tree.
     Tree,
     /// Any.
     Any,
@@ -93,6 +93,12 @@ const fn min(a: u64, b: u64) -> u64 {
     if a < b { a } else { b }
 }
 
+/// Up to this size, the fewest messages take the least time where members share cores, though all
+/// data goes through one of them.
+const FEW_MESSAGES: u64 = 64 * KIB;
+/// The same for many members, by which the messages of other algorithms grow. Measured for 8 and 16.
+const FEW_MESSAGES_OF_MANY: u64 = 512 * KIB;
+
 /// Up to this size, two copies through stages cost less than one by the kernel, which looks up
 /// every page. Measured.
 const UNMAPPED: u64 = 64 * KIB;
@@ -109,13 +115,16 @@ use Place::{Any, OneNode, SharedNodes, Tree};
 static TABLE: &[Row] = &[
     row(C::Barrier, A::Inline, OneNode, 1, ALL),
     row(C::Barrier, A::Hierarchical, SharedNodes, 1, ALL),
-    row(C::Barrier, A::BinomialTree, Tree, 1, ALL),
+    row(C::Barrier, A::KnomialTree, Tree, 1, ALL),
     row(C::Barrier, A::Dissemination, Any, 1, ALL),
     row(C::Allreduce, A::Inline, OneNode, 1, ALL),
     row(C::Allreduce, A::CopyInCopyOut, OneNode, 1, STAGED),
     row(C::Allreduce, A::SingleCopy, OneNode, 1, ALL),
     // A ring crosses between nodes as rarely, and each member carries its share.
     row(C::Allreduce, A::Hierarchical, SharedNodes, 4, 256 * KIB),
+    // Fewest messages, of which each delays another member.
+    row(C::Allreduce, A::KnomialTree, Tree, 8, FEW_MESSAGES_OF_MANY),
+    row(C::Allreduce, A::KnomialTree, Tree, 1, FEW_MESSAGES),
     // For two members as many bytes as a ring, in one round; for four a third more, in two rounds
     // instead of four.
     few(2, C::Allreduce, A::RecursiveDoubling, 512 * KIB),

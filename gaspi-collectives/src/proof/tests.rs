@@ -211,13 +211,15 @@ proofs! {
     dissemination_is_right: Dissemination,
     linear_is_right: Linear,
     hierarchical_is_right: Hierarchical,
-    star_is_right: Star,
+    knomial_tree_is_right: KnomialTree,
 }
 
 /// Where all members are known to agree, partial results lie in the output: too early otherwise.
 #[test]
 fn outputs_that_are_written_too_early_are_found() {
-    for algorithm in [Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling, Algorithm::Star] {
+    for algorithm in
+        [Algorithm::RecursiveDoubling, Algorithm::HalvingDoubling, Algorithm::KnomialTree]
+    {
         let agreed = Shape { agreed: true, ..shape(4, 8) };
         let call = call(algorithm, Collective::Allreduce, &agreed).unwrap();
         assert_eq!(prove(std::slice::from_ref(&call), 1), Ok(()));

@@ -10,8 +10,10 @@
 //! All this is a shortcut. A member tells all of its arrival if it reports a failure, waits for
 //! long, times out, or sees that another one called something else. So does each member that has
 //! arrived once it hears such an arrival. These arrivals travel along a [tree](RankTree) of the
-//! members, in which each passes on what it hears for the first time. Between nodes its edges are
-//! among those that messages of leaders take, so that no connection is made for it. If a member
+//! members, in which each passes on what it hears for the first time. Where leaders tell each other
+//! in rounds its edges between nodes are among those that their messages take, so that no
+//! connection is made for it; along their own tree a leader gets one for each power of two at most,
+//! and the root, which has most, none. If a member
 //! leaves that others still count on, its neighbours send what they know of the step along the tree
 //! of those that stay. Where lines would be too long, each member sends its arrival to each of
 //! other nodes instead.

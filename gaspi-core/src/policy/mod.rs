@@ -11,6 +11,7 @@ pub mod binomial_tree;
 pub(crate) mod busy_poll;
 pub(crate) mod coalesce;
 pub(crate) mod focus;
+pub mod knomial_tree;
 pub(crate) mod needs;
 pub(crate) mod owner;
 pub(crate) mod pair_failures;

@@ -93,9 +93,10 @@ impl Descriptors {
     }
 }
 
-/// With whom the leader of a node exchanges messages in a step of all ranks, at most.
+/// With whom the leader of a node exchanges messages in a step of all ranks, at most, if there are
+/// that many others: in rounds, or as the root of a tree.
 fn partners(size: u32) -> u64 {
-    2 * (1 + u64::from(size.ilog2()))
+    2 * (4 + u64::from(size.ilog2()))
 }
 
 /// With parent and children in the tree of nodes, and in that of the ranks of a node.
@@ -129,6 +130,8 @@ pub(crate) fn ranks_within(limit: u64, need: impl Fn(u32) -> u64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::schedule::{Pattern, Schedule};
+    use std::collections::HashSet;
 
     fn need(has_nodes: bool, spans_hosts: bool, is_static: bool) -> Descriptors {
         Descriptors::of(JobShape { ranks: 512, has_nodes, spans_hosts, is_static, segments: 255 })
@@ -142,12 +145,26 @@ mod tests {
         let tcp = need(true, false, true);
         let (news, own) = (3 + 9, 12);
         let most = own + news + 32 + 3 * 511 + 255;
-        assert_eq!(tcp, Descriptors { least: own + news + 2 * 20, most });
+        assert_eq!(tcp, Descriptors { least: own + news + 2 * 26, most });
         let hosts = need(false, true, true);
         let most = own + news + 32 + 4 * 511 + 255;
-        assert_eq!(hosts, Descriptors { least: own + news + 3 * 20, most });
+        assert_eq!(hosts, Descriptors { least: own + news + 3 * 26, most });
         let dynamic = need(false, true, false);
         assert_eq!(dynamic, Descriptors { least: own + news, most });
+    }
+
+    /// There may be fewer nodes than ranks.
+    #[test]
+    fn leaders_of_any_number_of_nodes_exchange_messages_with_no_more_than_that() {
+        for n in (1..=600).chain([4095, 4096, 32_767, 65_535]) {
+            for pattern in [Pattern::Tree, Pattern::Dissemination] {
+                let Schedule { incoming, outgoing } = pattern.schedule(n, 0);
+                let to = outgoing.iter().flat_map(|outgoing| outgoing.to.iter().copied());
+                let all: HashSet<usize> = incoming.iter().map(|it| it.from).chain(to).collect();
+                let most = partners(n as u32).min(n as u64 - 1);
+                assert!(all.len() as u64 <= most, "{pattern:?} of {n}: {}", all.len());
+            }
+        }
     }
 
     #[test]

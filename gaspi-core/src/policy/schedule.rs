@@ -2,8 +2,8 @@
 //! the place of a node. It sends nothing itself.
 //!
 //! ```text
-//! tree           2 (n - 1) messages in all, 2 log2 n hops. Up the binomial tree: all below have
-//!                arrived; down: all have.
+//! tree           2 (n - 1) messages in all, 2 hops for up to 16 nodes. Up the k-nomial tree: all
+//!                below have arrived; down: all have.
 //! dissemination  n ceil(log2 n) messages, ceil(log2 n) hops. In round k a node tells the one 2^k
 //!                behind it of the 2^k nodes up to itself, in the last round of those that are
 //!                missing there.
@@ -16,7 +16,7 @@
 //! Invariant: a node sends a message only when it has arrived itself and has all messages that the
 //! message depends on. So whoever has all of its messages knows that all nodes have arrived.
 
-use super::binomial_tree::{children, parent, subtree};
+use super::knomial_tree::KnomialTree;
 
 /// The rule by which nodes tell each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,16 +109,17 @@ pub const TAGS: usize = 16;
 
 impl Schedule {
     fn tree(n: usize, me: usize) -> Schedule {
-        let below = |first: usize| Nodes { first, count: subtree(first, n) };
+        let tree = KnomialTree::of(n);
+        let below = |first: usize| Nodes { first, count: tree.subtree(first) };
         let all = below(0);
         // The largest subtree has the longest way to go.
-        let mut below_me: Vec<usize> = children(me, n).collect();
+        let mut below_me: Vec<usize> = tree.children(me).collect();
         below_me.reverse();
         let up = below_me.iter().map(|child| Incoming { from: *child, tag: UP, of: below(*child) });
-        let down = parent(me).map(|parent| Incoming { from: parent, tag: DOWN, of: all });
+        let down = tree.parent(me).map(|parent| Incoming { from: parent, tag: DOWN, of: all });
         let incoming: Box<[Incoming]> = up.chain(down).collect();
         let send = |after, to, tag, of| Outgoing { after, to, tag, of };
-        let up = parent(me).map(|parent| send(below_me.len(), [parent].into(), UP, below(me)));
+        let up = tree.parent(me).map(|parent| send(below_me.len(), [parent].into(), UP, below(me)));
         let down = (!below_me.is_empty()).then(|| send(incoming.len(), below_me.into(), DOWN, all));
         Schedule { outgoing: up.into_iter().chain(down).collect(), incoming }
     }

@@ -2,6 +2,7 @@
 //! leave meanwhile.
 
 use super::*;
+use crate::policy::knomial_tree::KnomialTree;
 
 /// Messages of a commit by leaders: within nodes to the leader and back, and between nodes.
 fn by_leaders(nodes: usize, each: usize) -> usize {
@@ -84,8 +85,11 @@ fn one_that_has_left_costs_some_questions_of_those_that_await_its_message() {
             let agreed = Some(End::Agreed(FIRST_INCARNATION));
             assert!(others().all(|me| ends[me] == agreed), "{what}: {ends:?}");
             // Each of those that it would have told asks all others, and is answered.
-            let rounds = nodes.next_power_of_two().trailing_zeros() as usize;
-            let receivers = if leaver < nodes { rounds + each.min(16) + each / 16 } else { 0 };
+            let tells = match is_tree {
+                true => 1 + KnomialTree::of(nodes).children(leaver % nodes).count(),
+                false => nodes.next_power_of_two().trailing_zeros() as usize,
+            };
+            let receivers = if leaver < nodes { tells + each.min(16) + each / 16 } else { 0 };
             let most = by_leaders(nodes, each) + 2 * n * receivers;
             assert!(job.posted <= most, "{what}: {} messages, not {most}", job.posted);
         }
