@@ -9,17 +9,22 @@
 //! No algorithm has fewer messages, and most members wait once for each piece: so few context
 //! switches are made.
 //!
-//! Contributions are combined in order, at one member, and copied: equal bits for all. What comes
-//! down shows that all have sent something.
+//! Contributions are combined as recursive doubling does ([`Fold`]), but at one member, and copied:
+//! equal bits for all, and those of that algorithm. For that, a member with many children keeps up to
+//! log2 n sums. What comes down shows that all have sent something.
 
 use gaspi_core::knomial_tree::KnomialTree;
 use gaspi_core::schedule::Pattern;
 
 use super::blocks::Part;
+use super::fold::Fold;
 use super::program::{Program, Team, scratch};
 use super::told;
 use crate::collective::Collective;
-use crate::steps::{Shape, Step};
+use crate::steps::{Shape, Span, Step};
+
+/// Sums in scratch begin at multiples of this.
+const LINE: u64 = 64;
 
 pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> {
     let mut program = Program::new(shape)?;
@@ -38,35 +43,111 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
     Some(program.into_steps())
 }
 
+/// Whether subtrees are combined as recursive doubling combines their members: in a star, and where
+/// each is a power of two.
+pub(super) fn fits(collective: Collective, shape: &Shape) -> bool {
+    let tree = KnomialTree::of(shape.size as usize);
+    collective != Collective::Allreduce || tree.is_star() || shape.size.is_power_of_two()
+}
+
 /// What a member does for a piece. What it has combined is in scratch unless all are known to take
 /// part; there it stays until the result has come, which is made of it.
 fn allreduce(program: &mut Program, shape: &Shape, piece: Part, all_are_known: bool) {
-    let tree = KnomialTree::of(shape.size as usize);
-    let (parent, me) = (tree.parent(shape.me as usize), shape.me as usize);
-    let children: Vec<u32> = tree.children(me).map(|child| child as u32).collect();
-    let (own, result) = (program.input(piece), program.output(piece));
-    let partial = if all_are_known { result } else { scratch(Part { offset: 0, ..piece }) };
-    let mut sum = own;
-    for (number, from) in children.iter().copied().enumerate() {
-        // The last message to the root tells of the last member.
-        let is_last = parent.is_none() && number + 1 == children.len();
-        let dst = if is_last { result } else { partial };
-        program.push(Step::ReceiveReduce { from, dst, with: sum, theirs_first: false });
-        sum = dst;
+    let (tree, me) = (KnomialTree::of(shape.size as usize), shape.me as usize);
+    let children: Vec<usize> = tree.children(me).collect();
+    let parent = tree.parent(me).map(|parent| parent as u32);
+    let result = program.output(piece);
+    let mut sums = Sums::new(piece, all_are_known.then_some(result));
+    let fold = Fold::new(&Team::all(shape));
+    sums.add(program.input(piece), fold.doubled_weight(me as u32));
+    for child in &children {
+        let weight = match tree.subtree(*child) {
+            1 => fold.doubled_weight(*child as u32),
+            many => 2 * many as u32,
+        };
+        sums.receive(*child as u32, weight);
     }
-    match parent.map(|parent| parent as u32) {
-        Some(parent) => {
-            program.push(Step::Send { to: parent, src: sum, copied: false });
-            program.push(Step::Receive { from: parent, dst: result });
+    let (mut steps, sum) = sums.finish();
+    match parent {
+        Some(to) => {
+            program.extend(steps);
+            program.push(Step::Send { to, src: sum, copied: false });
+            program.push(Step::Receive { from: to, dst: result });
         }
         None => {
-            if sum != result {
-                program.copy(result, sum);
+            // The last step knows of the last member.
+            match steps.last_mut() {
+                Some(Step::ReceiveReduce { dst, .. } | Step::Combine { dst, .. }) => *dst = result,
+                _ => program.copy(result, sum),
             }
+            program.extend(steps);
             program.finish(result);
         }
     }
     // The largest subtree has the longest way to go.
     let down = children.into_iter().rev();
-    program.extend(down.map(|to| Step::Send { to, src: result, copied: false }));
+    program.extend(down.map(|to| Step::Send { to: to as u32, src: result, copied: false }));
+}
+
+/// Sums of neighbouring members while they are combined: two of the same weight become one.
+struct Sums {
+    piece: Part,
+    /// Where the first one may lie, if not in scratch.
+    first: Option<Span>,
+    /// Where they lie, and their weights.
+    sums: Vec<(Span, u32)>,
+    steps: Vec<Step>,
+}
+
+impl Sums {
+    fn new(piece: Part, first: Option<Span>) -> Sums {
+        Sums { piece, first, sums: Vec::new(), steps: Vec::new() }
+    }
+
+    /// Where the sum with so many before it lies.
+    fn place(&self, before: usize) -> Span {
+        let stride = self.piece.bytes.next_multiple_of(LINE);
+        let part = Part { offset: before as u64 * stride, bytes: self.piece.bytes };
+        self.first.filter(|_| before == 0).unwrap_or_else(|| scratch(part))
+    }
+
+    /// What lies in a span comes next.
+    fn add(&mut self, span: Span, weight: u32) {
+        self.sums.push((span, weight));
+        self.combine();
+    }
+
+    /// What a member sends comes next.
+    fn receive(&mut self, from: u32, weight: u32) {
+        match self.sums.pop() {
+            Some((with, of)) if of == weight => {
+                let dst = self.place(self.sums.len());
+                self.steps.push(Step::ReceiveReduce { from, dst, with, theirs_first: false });
+                self.add(dst, 2 * weight);
+            }
+            last => {
+                self.sums.extend(last);
+                let dst = self.place(self.sums.len());
+                self.steps.push(Step::Receive { from, dst });
+                self.add(dst, weight);
+            }
+        }
+    }
+
+    /// Combines the last two as long as they weigh the same.
+    fn combine(&mut self) {
+        while let [.., (left, one), (right, other)] = self.sums[..]
+            && one == other
+        {
+            self.sums.truncate(self.sums.len() - 2);
+            let dst = self.place(self.sums.len());
+            self.steps.push(Step::Combine { dst, left, right });
+            self.sums.push((dst, 2 * one));
+        }
+    }
+
+    /// The steps, and where the sum of all lies.
+    fn finish(self) -> (Vec<Step>, Span) {
+        (self.steps, self.sums[0].0)
+    }
 }

@@ -169,7 +169,9 @@ impl Algorithm {
     pub(crate) const fn grouping(self) -> Grouping {
         match self {
             _ if self.requires_one_node() => Grouping::OnePass,
-            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling => Grouping::Pairs,
+            Algorithm::RecursiveDoubling | Algorithm::HalvingDoubling | Algorithm::KnomialTree => {
+                Grouping::Pairs
+            }
             _ => Grouping::Own(self),
         }
     }
@@ -217,6 +219,7 @@ impl Algorithm {
             Algorithm::Inline => !v && inline::fits(collective, shape),
             Algorithm::CopyInCopyOut => !v && copy_in_copy_out::fits(collective, shape),
             Algorithm::SlicedCopy => sliced_copy::fits(shape),
+            Algorithm::KnomialTree => knomial_tree::fits(collective, shape),
             Algorithm::SingleCopy => !v,
             _ => true,
         };

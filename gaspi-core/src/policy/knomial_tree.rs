@@ -24,6 +24,11 @@ impl KnomialTree {
         KnomialTree { n, radix: if n <= SMALL { RADIX_OF_SMALL } else { RADIX } }
     }
 
+    /// Whether all other places are children of the root.
+    pub const fn is_star(self) -> bool {
+        self.n <= self.radix
+    }
+
     /// The power of the radix that the lowest digit of a place stands for which is not 0; for the
     /// root one that no place reaches.
     const fn unit(self, place: usize) -> usize {
@@ -81,6 +86,7 @@ mod tests {
             let of = |place| std::iter::successors(tree.parent(place), |at| tree.parent(*at));
             (0..n).map(|place| of(place).count()).max()
         };
+        assert!(KnomialTree::of(16).is_star() && !KnomialTree::of(17).is_star());
         let shape = |n: usize| (depth(n), KnomialTree::of(n).children(0).count());
         assert_eq!(shape(16), (Some(1), 15));
         assert_eq!(shape(64), (Some(2), 15 + 3));
