@@ -39,7 +39,9 @@ while :; do
         [ "$place" = /proc/1 ] && continue
         read -r stat 2> /dev/null < "$place/stat" || continue
         state=${stat##*) }
-        [ "${state%% *}" = Z ] || left="$left ${stat%%) *})"
+        # The main thread may have ended before others, which still hold what the process has.
+        threads=("$place"/task/*)
+        [ "${state%% *} ${#threads[@]}" = "Z 1" ] || left="$left ${stat%%) *})"
     done
     [ -n "$left" ] && [ "$SECONDS" -lt "$end" ] || break
 done

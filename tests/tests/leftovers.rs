@@ -20,6 +20,14 @@ fn the_examination_finds_what_is_left() -> Result<()> {
 }
 
 #[test]
+fn the_examination_finds_a_process_whose_main_thread_has_ended() -> Result<()> {
+    let headless = Path::new(env!("CARGO_BIN_EXE_headless"));
+    let script = "($victim /mnt/made &) && until [ -e /mnt/made ]; do :; done";
+    let outcome = examined(script, headless)?.run()?.success()?.says("examined")?;
+    outcome.says("LEFT process").map(drop)
+}
+
+#[test]
 fn after_an_ordinary_end() -> Result<()> {
     examine("$run -n 3 $victim stop barrier 0")?.says("finished 2").map(drop)
 }
