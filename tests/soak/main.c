@@ -5,7 +5,7 @@
  * and all-reduces. One of them suffers:
  *
  *  - die: the test kills rank VICTIM when all are ready.
- *  - exit: rank VICTIM ends by itself, without gaspi_proc_term.
+ *  - exit: rank VICTIM ends by itself, without gaspi_proc_term, and says just before when that is.
  *  - threads: as die; two threads of each rank do collectives, each in a group of its own, and a
  *    third works with single ranks.
  *  - groups: as die, while all make and delete groups; see groups.c.

@@ -143,6 +143,7 @@ void report(worker_t *me, const char *what);
 void watch(void);
 void begin_together(worker_t *me);
 void leave_after(uint64_t calls);
+_Noreturn void leave_now(void);
 int complaints(void);
 
 /* mix.c */

@@ -56,6 +56,20 @@ impl Killed {
         Killed { ranks: ranks.to_vec(), at_us: monotonic_us() }
     }
 
+    /// A rank that has ended by itself, when it had said so: it does as much before as it has to,
+    /// however slow the machine is.
+    ///
+    /// # Errors
+    /// It has not said so.
+    pub fn by_itself(outcome: &Outcome, rank: usize) -> Result<Killed> {
+        let begin = format!("leaves {rank} ");
+        let told = outcome.stdout.lines().find_map(|line| line.split_once(&begin)?.1.parse().ok());
+        match told {
+            Some(at_us) => Ok(Killed { ranks: vec![rank], at_us }),
+            None => Err(outcome.failure(&format!("rank {rank} did not say that it leaves"))),
+        }
+    }
+
     /// Demands of all other ranks that they knew within `limit`, and went on.
     ///
     /// # Errors

@@ -166,8 +166,8 @@ fn exit(soak: &Soak, seed: u64) -> Result<()> {
     let (job, ranks, of) = soak.job(&mut soak.dice(seed))?;
     let job = job.args([soak.scenario, &seed.to_string(), &of.to_string()]).start()?;
     job.lines("ready ", ranks)?;
-    let left = Killed::now(&[of]);
     let outcome = job.wait()?;
+    let left = Killed::by_itself(&outcome, of)?;
     left.expect_survivors(&outcome, ranks, KNOWN_WITHIN)?;
     expect_death(&outcome, of)
 }
