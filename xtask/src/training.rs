@@ -60,6 +60,7 @@ const ENVIRONMENTS: [Environment; 11] = [
                     "job_faults",
                     "job_interface",
                     "job_metrics",
+                    "job_predict",
                     "job_settings",
                     "job_training",
                     "job_types",
@@ -88,7 +89,14 @@ const ENVIRONMENTS: [Environment; 11] = [
         packages: &["tensorflow-cpu==2.15.1", "scikit-learn"],
         usual: &[(
             2,
-            &["job_callbacks", "job_generators", "job_interface", "job_loops", "job_saving"],
+            &[
+                "job_callbacks",
+                "job_generators",
+                "job_interface",
+                "job_loops",
+                "job_predict",
+                "job_saving",
+            ],
         )],
         full_ranks: &[1, 2, 3, 4],
         starting: &[

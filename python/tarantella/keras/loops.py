@@ -1,4 +1,5 @@
-"""The bodies of fit, evaluate, predict and of their `_on_batch` forms for a model of several ranks.
+"""The bodies of fit and evaluate, and of the `_on_batch` forms, for a model of several ranks. That
+of predict is in predict.py.
 
 Each checks the arguments, lets the ranks compare what they were called with, divides the data, and
 hands the rest to the user's own class, `base`. Functions take `(model, base, kwargs)`; `kwargs`
@@ -376,97 +377,6 @@ def flatten_logs(model: Any, logs: Dict[str, Any]) -> Any:
     names += sorted(name for name in logs if name not in names)
     values = [logs[name] for name in names]
     return values[0] if len(values) == 1 else values
-
-
-# ==== predict ====
-
-
-def predict(model: Any, base: type, kwargs: Dict[str, Any]) -> Any:
-    """`predict` of a tnt.Model: whole batches are dealt to the ranks, and gathered in order.
-
-    With `tnt_micro_batch_size` batches are m x p samples, of which each rank takes m.
-    """
-    gather = kwargs.get("tnt_gather", "all")
-    if gather not in ("all", "master", "none"):
-        raise ValueError("tnt_gather is {!r}; use all, master or none".format(gather))
-    call = Call(
-        model, "predict", {name: value for name, value in kwargs.items() if name != "tnt_gather"}
-    )
-    steps = calls.positive("steps", call.take("steps"))
-    batch_size = calls.positive("batch_size", call.take("batch_size"))
-    request = call.request(
-        batch_size=batch_size, steps=steps, workers=call.kwargs.get("workers", 1)
-    )
-    x = call.take("x")
-    source = kinds.make(request, x)
-    calls.compare_calls(
-        "predict",
-        {
-            "distributed": call.distribute,
-            "tnt_gather": gather,
-            "must_agree": ["distributed", "tnt_gather"],
-        },
-    )
-    calls.prepare(call, source)
-    if steps is not None:
-        source.dataset = source.dataset.take(steps)
-    sliced = call.micro_batch_size is not None and call.distribute
-    if not call.distribute:
-        dataset = _elements(source.undivided(call.watch))
-    elif sliced:
-        check = functools.partial(sources.check_first, request._replace(model=None))
-        dataset, call.watch = divisions.of(
-            x, source, "slices", check, lambda watch: _elements(source.divided(watch, "off"))
-        )
-    else:
-        dataset, call.watch = divisions.of(
-            x, source, "deals", None, lambda watch: _elements(source.dealt(watch))
-        )
-    try:
-        outputs = _run_predict(call, base, dataset, Hooks(call, None, source))
-    except BaseException:
-        divisions.forget(x)
-        raise
-    if getattr(model, "stop_predicting", False):
-        divisions.forget(x)
-    if outputs is None and ranks.get_size() == 1:
-        raise ValueError("the data of predict are empty; give at least one batch")
-    if not call.distribute:
-        return outputs
-    return gathering.gathered(call, outputs, sliced, gather)
-
-
-def _elements(dataset: tf.data.Dataset) -> tf.data.Dataset:
-    """What Keras is given of `(element, share)`."""
-    return dataset.map(
-        tf.autograph.experimental.do_not_convert(lambda part, share: sources.as_element(part))
-    )
-
-
-def _run_predict(call: Call, base: type, dataset: tf.data.Dataset, hooks: Hooks) -> Any:
-    """This rank's outputs; None if it had no batch, of whose begin and end callbacks are told
-    too.
-    """
-    listed = callback_lists.flatten(call.keras, call.take("callbacks"))
-    arrangement = callback_lists.Arrangement(call.keras, listed, {}, hooks)
-    call.kwargs["callbacks"] = arrangement.list
-    call.verbosity()
-    try:
-        if int(dataset.cardinality()) == 0:
-            arrangement.tell(call.model, "on_predict_begin")
-        else:
-            with call.running():
-                return base.predict(call.model, dataset, **call.kwargs)
-        arrangement.tell(call.model, "on_predict_end")
-    except (ValueError, UnboundLocalError):
-        if call.watch.first is not None or int(dataset.cardinality()) == 0:
-            raise
-        # Keras found only after the begin that there is no batch, and may have told of the end.
-        if not arrangement.values.predicted:
-            arrangement.tell(call.model, "on_predict_end")
-    finally:
-        arrangement.undo()
-    return None
 
 
 # ==== One batch ====

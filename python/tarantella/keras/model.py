@@ -1,8 +1,9 @@
 """`tnt.Model`: a model of Keras that trains on all ranks.
 
 The model is changed in place: its class becomes one that puts the methods here before its own. What
-`fit`, `evaluate` and `predict` do with data and callbacks is in loops.py, the step itself in
-train.py; here are what has to be equal on all ranks before it, and how failures become exceptions.
+`fit`, `evaluate` and `predict` do with data and callbacks is in loops.py and predict.py, the step
+itself in train.py; here are what has to be equal on all ranks before it, and how failures become
+exceptions.
 
 For the other modules: `prepare`, `expect`, `stop_requested`, `average_moving_statistics`,
 `check_drift`, `base_of`, and `restored`, within which model and optimizer have their own classes,
@@ -403,7 +404,7 @@ def _named(function: Any, args: Any, kwargs: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _run(model: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
-    from . import loops
+    from . import loops, predict
 
     base = base_of(model)
     state = state_of(model)
@@ -412,7 +413,7 @@ def _run(model: Any, name: str, args: Any, kwargs: Dict[str, Any]) -> Any:
     state.in_fit += fitting
     try:
         with failures.translated(lambda: state.control):
-            return getattr(loops, name)(model, base, named)
+            return getattr(predict if name == "predict" else loops, name)(model, base, named)
     finally:
         state.in_fit -= fitting
 

@@ -7,7 +7,7 @@ import gc
 import io
 import weakref
 
-from cases import KERAS3, RANK, SIZE, case, close, digits, keras, run, same_bits
+from cases import RANK, SIZE, case, close, digits, keras, run, same_bits
 from expect import logged, raises
 
 import numpy as np
@@ -278,7 +278,7 @@ def own_data_of_unequal_lengths():
     assert np.allclose(result, model.evaluate(x, y, verbose=0), atol=1e-10)
 
 
-# ==== evaluate, predict ====
+# ==== evaluate, single batches ====
 
 
 @case
@@ -335,61 +335,6 @@ def datasets_that_come_again_are_divided_once():
     del dataset
     gc.collect()
     assert gone() is None
-
-
-@case
-def predict_has_the_bits_of_plain_keras():
-    x, _ = digits(131, "float64", 8)
-    for number, batch in ((131, 64), (131, 10), (65, 64), (2, 1), (1, 1), (7, 32)):
-        plain = reference(lambda: perceptron().predict(x[:number], batch_size=batch, verbose=0))
-        mine = tnt.Model(perceptron()).predict(x[:number], batch_size=batch, verbose=0)
-        assert mine.shape == plain.shape and (mine == plain).all(), (number, batch)
-    model = tnt.Model(perceptron())
-    for given in (batched(131, 10), batched(131, 10).map(lambda image, label: image)):
-        assert (
-            model.predict(given, verbose=0)
-            == reference(lambda: perceptron().predict(x, batch_size=10, verbose=0))
-        ).all()
-    few = model.predict(batched(131, 10), steps=4, verbose=0)
-    assert (few == reference(lambda: perceptron().predict(x[:40], batch_size=10, verbose=0))).all()
-
-
-@case
-def predict_gathers_where_told():
-    x, _ = digits(50, "float64", 8)
-    model = tnt.Model(perceptron())
-    whole = model.predict(x, batch_size=8, verbose=0)
-    master = model.predict(x, batch_size=8, verbose=0, tnt_gather="master")
-    assert (master == whole).all() if RANK == 0 else master is None
-    own = model.predict(x, batch_size=8, verbose=0, tnt_gather="none")
-    wanted = np.concatenate([whole[begin : begin + 8] for begin in range(8 * RANK, 50, 8 * SIZE)])
-    assert (own == wanted).all()
-    with raises(ValueError, "all, master or none"):
-        model.predict(x, tnt_gather="some")
-    for number in (50, 49, 12 * SIZE + 1):
-        sliced = model.predict(
-            tf.data.Dataset.from_tensor_slices(x[:number]), tnt_micro_batch_size=4, verbose=0
-        )
-        assert sliced.shape == (number, 10) and np.allclose(sliced, whole[:number], atol=1e-12), (
-            number
-        )
-    local = model.predict(x[: 3 + RANK], verbose=0, tnt_distribute_dataset=False)
-    assert len(local) == 3 + RANK
-
-
-@case
-def predict_of_several_outputs():
-    keras.backend.set_floatx("float64")
-    keras.utils.set_random_seed(3)
-    inner = keras.layers.Input((4,))
-    one, other = keras.layers.Dense(3)(inner), keras.layers.Dense(2)(inner)
-    model = keras.Model(inner, {"one": one, "other": other})
-    x = np.random.RandomState(0).rand(23, 4)
-    plain = model.predict(x, batch_size=5, verbose=0)
-    mine = tnt.Model(model).predict(x, batch_size=5, verbose=0)
-    assert sorted(mine) == ["one", "other"] and all(
-        (mine[name] == plain[name]).all() for name in plain
-    )
 
 
 @case
