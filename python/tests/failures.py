@@ -296,6 +296,9 @@ class Failures(unittest.TestCase):
     def test_traced_loops_go_on(self) -> None:
         self.goes_on("traced_loops", 3, left=1)
 
+    def test_concrete_loops_go_on(self) -> None:
+        self.goes_on("concrete_loops", 4, left=1)
+
     def test_data_of_other_structures_go_on(self) -> None:
         self.goes_on("data_of_other_structures", 4)
 

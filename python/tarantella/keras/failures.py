@@ -5,7 +5,7 @@ import functools
 import os
 import signal
 import threading
-from typing import Any, Callable, ContextManager, Iterator, Optional
+from typing import Any, Callable, ContextManager, Iterator, List, Optional
 
 import tensorflow as tf
 
@@ -62,25 +62,27 @@ def in_own_loop() -> ContextManager[None]:
 
 
 def watch_functions() -> None:
-    """Has calls of tf.functions do as `in_own_loop`, once: a loop of one's own may be traced as a
-    whole, and then fails where its function is called.
+    """Has calls of tf.functions, and of concrete ones, do as `in_own_loop`, once: a loop of one's
+    own may be traced as a whole, and then fails where its function is called.
     """
-    global _watched
-    kind = type(tf.function(lambda: None))
-    call = kind.__call__
-    if call is _watched:
-        return
+    kinds = [type(tf.function(lambda: None))]
+    for kind in kinds + tf.types.experimental.ConcreteFunction.__subclasses__():
+        if kind.__call__ not in _watched:
+            kind.__call__ = _in_own_loop(kind.__call__)
+            _watched.append(kind.__call__)
 
+
+def _in_own_loop(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def watched(function: Any, *arguments: Any, **named: Any) -> Any:
         with in_own_loop():
             return call(function, *arguments, **named)
 
-    kind.__call__ = _watched = watched
+    return watched
 
 
 # How functions are called since they are watched.
-_watched: Any = None
+_watched: List[Callable[..., Any]] = []
 
 
 class _Thread(threading.local):

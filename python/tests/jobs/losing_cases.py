@@ -227,7 +227,17 @@ def lost_master() -> None:
         close(models[1].get_weights(), models[0].get_weights(), 0)
 
 
-def own_loop(traced: bool, weighted: bool) -> None:
+def concrete(step: Callable[[], None]) -> Any:
+    """A function that is traced once and for all."""
+    return tf.function(step).get_concrete_function()
+
+
+def wrapped(step: Callable[[], None]) -> Any:
+    """One of TensorFlow 1."""
+    return tf.compat.v1.wrap_function(step, [])
+
+
+def own_loop(trace: Callable[[Any], Any], weighted: bool) -> None:
     """Steps without fit, in one of which a rank dies before its gradients are there."""
     model = build(sgd())
     optimizer = tnt.optimizers.Optimizer(sgd())
@@ -241,7 +251,7 @@ def own_loop(traced: bool, weighted: bool) -> None:
         gradients = tape.gradient(loss, model.trainable_variables)
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables)))
 
-    call = tf.function(step) if traced else step
+    call = trace(step)
     done, left = 0, tnt.get_size()
     while done < 8:
         if done == 4 and tnt.get_size() == left:
@@ -266,18 +276,28 @@ def own_loops() -> None:
     """
     if tnt.is_master_rank():
         tnt.barrier(tnt.Group([0]))
-    own_loop(traced=False, weighted=False)
-    own_loop(traced=False, weighted=True)
-    own_loop(traced=True, weighted=True)
+    own_loop(lambda step: step, weighted=False)
+    own_loop(lambda step: step, weighted=True)
+    own_loop(tf.function, weighted=True)
 
 
 @case
 def traced_loops() -> None:
     """Whose functions fail outside of `batch_weight`, since a rank has died, and has left."""
     global _leaves
-    own_loop(traced=True, weighted=False)
+    own_loop(tf.function, weighted=False)
     _leaves = True
-    own_loop(traced=True, weighted=False)
+    own_loop(tf.function, weighted=False)
+
+
+@case
+def concrete_loops() -> None:
+    """The same of functions that are called as they were traced."""
+    global _leaves
+    own_loop(concrete, weighted=False)
+    own_loop(wrapped, weighted=False)
+    _leaves = True
+    own_loop(concrete, weighted=False)
 
 
 def ancestors(operation: Any) -> Any:
