@@ -22,6 +22,7 @@ import numpy as np
 import tensorflow as tf
 
 from .. import collectives, ranks
+from . import hdf5
 
 _FILES = (".keras", ".h5", ".hdf5")
 # A full disk, an exhausted quota, and the limit of a process (ulimit -f).
@@ -124,9 +125,7 @@ def bytes_of(model: Any, optimizer: bool) -> int:
 
 
 def _require_room(path: Any, needs: int) -> None:
-    """An error if a file system has no room for so many bytes, before anything is written: HDF5 may
-    end the whole process when a write fails.
-    """
+    """An error if a file system has no room for so many bytes, before anything is written."""
     if not _is_local(os.fspath(path)):
         return
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
@@ -194,7 +193,7 @@ def write(
         whole = _is_local(os.fspath(path)) and (one_file or folder)
         with _with_room(path, whole):
             _require_room(path, needs)
-            with _temporary(path, one_file, folder) as name:
+            with _temporary(path, one_file, folder) as name, hdf5.errors_at_the_end():
                 return action(name)
 
     if all_devices:
