@@ -14,6 +14,8 @@ const LEFT: u8 = 4;
 const STEP: u8 = 5;
 /// Bytes of that in all.
 const STEP_BYTES: usize = 33;
+/// That the farewell of the other side has been heard.
+const HEARD: u8 = 6;
 
 /// One thing that is said.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +28,9 @@ pub(crate) enum KeepaliveMessage {
     Left(u16),
     /// Where a rank is in a group, which the speaker then says to leave.
     Step(u16, LastStep),
+    /// The speaker has heard that the other side leaves, and will hear all that it says until it
+    /// closes, unless the speaker bids farewell after this.
+    Heard,
 }
 
 /// What nobody says.
@@ -37,6 +42,7 @@ impl KeepaliveMessage {
     pub(crate) fn encode(self, to: &mut Vec<u8>) {
         let (kind, rank) = match self {
             KeepaliveMessage::Farewell => return to.push(FAREWELL),
+            KeepaliveMessage::Heard => return to.push(HEARD),
             KeepaliveMessage::Died(rank) => (DIED, rank),
             KeepaliveMessage::Left(rank) => (LEFT, rank),
             KeepaliveMessage::Step(rank, _) => (STEP, rank),
@@ -61,6 +67,7 @@ impl KeepaliveMessage {
     pub(crate) fn decode(from: &mut &[u8]) -> Result<Option<KeepaliveMessage>, Nonsense> {
         let (said, len) = match *from {
             [FAREWELL, ..] => (KeepaliveMessage::Farewell, 1),
+            [HEARD, ..] => (KeepaliveMessage::Heard, 1),
             [DIED, low, high, ..] => (KeepaliveMessage::Died(u16::from_le_bytes([*low, *high])), 3),
             [LEFT, low, high, ..] => (KeepaliveMessage::Left(u16::from_le_bytes([*low, *high])), 3),
             [STEP, said @ ..] if said.len() + 1 >= STEP_BYTES => (decode_step(said)?, STEP_BYTES),
@@ -118,6 +125,7 @@ mod tests {
             KeepaliveMessage::Left(513),
             KeepaliveMessage::Died(u16::MAX),
             STEP_OF_IT,
+            KeepaliveMessage::Heard,
             KeepaliveMessage::Farewell,
         ];
         let mut bytes = Vec::new();
@@ -125,7 +133,7 @@ mod tests {
         let ends = [3, 0, 0, 4, 1, 2, 3, 255, 255];
         let step = [5, 1, 3, 6, 8, 7, 6, 5, 4, 3, 2, 1, 1];
         let commit = [9, 0, 0, 0, 0, 0, 0, 0, 0x0b, 0x0a, 0, 0, 0x0d, 0x0c, 0, 0, 0, 0, 0, 0];
-        assert_eq!(bytes, [&ends[..], &step, &commit, &[2]].concat());
+        assert_eq!(bytes, [&ends[..], &step, &commit, &[6, 2]].concat());
         for cut in 0..=bytes.len() {
             let (mut heard, mut kept) = (Vec::new(), Vec::new());
             for part in [&bytes[..cut], &bytes[cut..]] {
@@ -142,7 +150,7 @@ mod tests {
 
     #[test]
     fn nothing_else_is_heard() {
-        for first in (0..=u8::MAX).filter(|byte| !(FAREWELL..=STEP).contains(byte)) {
+        for first in (0..=u8::MAX).filter(|byte| !(FAREWELL..=HEARD).contains(byte)) {
             assert_eq!(
                 KeepaliveMessage::decode(&mut [first, 0, 0].as_slice()),
                 Err(Nonsense),

@@ -5,8 +5,9 @@
 //! tells all with whom it has a keepalive connection of each end that it learns of, once, and those
 //! with whom it gets one of all ends that it knows. A rank that leaves says so to its neighbours in
 //! the tree, and waits until they have heard it. Where several leave at once, each waits for those
-//! behind it in the tree, so that one that stays hears of all. [`news`](super::news) decides; here
-//! is what that does to connections and to the record.
+//! behind it in the tree, so that one that stays hears of all.
+//! [`conversation`](super::conversation) tells who counts on whom. [`news`](super::news) decides;
+//! here is what that does to connections and to the record.
 //!
 //! Invariant: the death of a rank is believed whoever tells it, since death is final for the job. A
 //! rank that refuses a connection may have left: the news of that have some time to come.

@@ -9,6 +9,7 @@
 //! that leaves says so on all of them. Else only ends are told ([`ends`](super::ends)).
 
 use super::conversation::Conversation;
+use super::news::Ends;
 use super::{AGAIN, Again, ConnectPurpose, Connector};
 use crate::ids::Rank;
 use crate::os::socket::{self, Piece};
@@ -36,16 +37,6 @@ impl Keepalive {
         // The last bytes of the handshake may be on their way, as long as which the kernel does not
         // ask.
         Keepalive { fd, conversation: Conversation::new(rank), unacknowledged: true }
-    }
-
-    /// The other side leaves, as [`Conversation::hear_out`] tells.
-    fn hear_out(&mut self, before: bool) {
-        if self.conversation.hear_out(before) {
-            self.flush();
-            socket::end_sending(self.fd.as_fd());
-            // The end has to be acknowledged too.
-            self.unacknowledged = true;
-        }
     }
 
     /// Sends as much as there is room for. Who has gone needs to be told nothing.
@@ -125,9 +116,13 @@ impl Tcp<'_> {
 }
 
 impl Connector {
-    /// Whether there is a keepalive connection that watches what one with `rank` would.
+    /// Whether there is a keepalive connection that watches what one with `rank` would. Where this
+    /// rank leaves it is to be heard by `rank` itself.
     pub(super) fn has_keepalive(&self, tcp: Tcp<'_>, rank: Rank) -> bool {
-        self.watched.contains_key(&tcp.watched_by(rank))
+        match self.leaves {
+            true => self.conversations().any(|of| of.reaches(rank)),
+            false => self.watched.contains_key(&tcp.watched_by(rank)),
+        }
     }
 
     /// Makes a keepalive connection with `rank` after some time unless there is one then.
@@ -151,7 +146,8 @@ impl Connector {
         if let Some(ends) = &self.ends {
             keepalive.conversation.say(ends.told());
             if self.leaves {
-                keepalive.conversation.take_leave(&tcp.own_steps());
+                let before = ends.is_before(rank);
+                keepalive.conversation.take_leave(&tcp.own_steps(), before, ends.told());
             }
         }
         self.keepalives.insert(token, keepalive);
@@ -183,10 +179,8 @@ impl Connector {
         let Some(keepalive) = self.keepalives.get_mut(&token) else { return };
         let error = tcp::outcome(keepalive.fd.as_fd()).err();
         let (rank, (said, ended)) = (keepalive.conversation.rank, keepalive.hear());
-        if let Some(ends) =
-            self.ends.as_ref().filter(|_| said.contains(&KeepaliveMessage::Farewell))
-        {
-            keepalive.hear_out(ends.is_before(rank));
+        if let Some(ends) = &self.ends {
+            keepalive.conversation.hear(&said, ends.is_before(rank), ends.told().len());
         }
         let (over, leaves) = (error.is_some() || ended, keepalive.conversation.takes_leave);
         if over && leaves {
@@ -246,9 +240,15 @@ impl Connector {
     /// Hears what `rank` has said on a keepalive connection of it.
     pub(super) fn hear_farewell(&mut self, tcp: Tcp<'_>, rank: Rank) {
         let all = self.keepalives.values_mut();
-        let of_it = all.filter(|keepalive| keepalive.conversation.rank == rank);
-        let said: Vec<KeepaliveMessage> = of_it.flat_map(|keepalive| keepalive.hear().0).collect();
-        said.into_iter().for_each(|said| self.heard(tcp, rank, said));
+        let mut all_said = Vec::new();
+        for keepalive in all.filter(|keepalive| keepalive.conversation.rank == rank) {
+            let (said, _) = keepalive.hear();
+            if let Some(ends) = &self.ends {
+                keepalive.conversation.hear(&said, ends.is_before(rank), ends.told().len());
+            }
+            all_said.extend(said);
+        }
+        all_said.into_iter().for_each(|said| self.heard(tcp, rank, said));
     }
 
     /// A keepalive connection to the host of `rank` has not heard anything. It only asks now and
@@ -272,8 +272,11 @@ impl Connector {
     pub(crate) fn say_farewell(&mut self, tcp: Tcp<'_>) {
         self.leaves = true;
         let steps = tcp.own_steps();
-        for keepalive in self.keepalives.values_mut() {
-            keepalive.conversation.take_leave(&steps);
+        let ends = self.ends.as_ref();
+        let told = ends.map_or([].as_slice(), Ends::told);
+        for Keepalive { conversation, .. } in self.keepalives.values_mut() {
+            let before = ends.is_some_and(|ends| ends.is_before(conversation.rank));
+            conversation.take_leave(&steps, before, told);
         }
         self.flush_all();
     }

@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 pub(super) const NEWS_LIMIT: Duration = Duration::from_millis(500);
 
 /// How many ranks that refuse a connection one that leaves tries at once, and how many milliseconds
-/// apart further ones while it waits for others to connect to it: so many that it misses none in a
-/// job of this size, and in a larger one no more than it costs where all leave on few cores.
-const TRIES: usize = 64;
-const TRY_MS: u128 = 10;
+/// apart further ones. Where all leave one of them may be left that has heard of few: it misses
+/// nobody in a job of this size, and does not take the whole second for it.
+const TRIES: usize = 1_024;
+const TRY_MS: u128 = 1;
 
 /// How long a rank that is in the place of one that has ended may take to connect.
 const REPLACED: Duration = Duration::from_millis(300);
@@ -71,6 +71,7 @@ impl Heard {
         let remote = |rank| Some(Rank(rank)).filter(|rank| record.is_remote(*rank));
         match said {
             KeepaliveMessage::Farewell => Some(Heard::Left(of)),
+            KeepaliveMessage::Heard => None,
             KeepaliveMessage::Step(rank, last) => Some(Heard::Step(remote(rank)?, last)),
             KeepaliveMessage::Left(rank) => remote(rank).map(Heard::Left),
             KeepaliveMessage::Died(rank) => {
@@ -169,10 +170,12 @@ impl Ends {
     }
 
     /// Whether `rank`, which has refused a connection that was begun so long ago, is asked once
-    /// more: that may have been the one of a connection which is about to be used. Where others of
-    /// its node refuse too, each rank of it would take that time.
+    /// more: that may have been the one of a connection which is about to be used. Where others
+    /// refuse too, and nobody has said why, each of them would take that time, and those that stay
+    /// would find each other too late.
     pub(super) fn is_early(&self, rank: Rank, waited: Duration) -> bool {
-        waited < AGAIN && !self.is_doubtful(rank)
+        let mut others = self.refusing.keys().filter(|other| **other != rank);
+        waited < AGAIN && others.all(|other| self.is_told.contains(other))
     }
 
     /// Takes note of what has changed, which is to be told from now on.
@@ -317,7 +320,9 @@ impl Ends {
     /// `rank` refuses a connection.
     pub(super) fn refuses(&mut self, rank: Rank, now: Instant) {
         self.refusing.insert(rank, now);
-        self.choose_parent();
+        if self.search.is_none() {
+            self.choose_parent();
+        }
     }
 
     /// `rank` has been reached.
@@ -330,11 +335,7 @@ impl Ends {
     /// Whether somebody has heard that this rank leaves who tells others, of those with whom it has
     /// keepalive connections.
     pub(super) fn is_heard<'a>(&self, mut all: impl Iterator<Item = &'a Conversation>) -> bool {
-        let hears = |of: &Conversation| match of.peer_leaves {
-            true => self.is_before(of.rank),
-            false => of.closed,
-        };
-        all.any(|of| of.takes_leave && hears(of))
+        all.any(Conversation::is_heard)
     }
 
     /// Whether this rank, which leaves, has to be heard by others, or to hear what those behind it
@@ -343,12 +344,13 @@ impl Ends {
         &self,
         mut all: impl Iterator<Item = &'a Conversation> + Clone,
     ) -> bool {
-        let is_done = |of: &Conversation| of.closed || of.peer_leaves && self.is_before(of.rank);
         let unheard = !self.is_heard(all.clone()) && self.others_live();
-        unheard || !all.all(is_done)
+        unheard || !all.all(Conversation::is_done)
     }
 }
 
+#[cfg(test)]
+mod leaving_tests;
 #[cfg(test)]
 mod played;
 #[cfg(test)]

@@ -89,6 +89,37 @@ fn who_is_about_to_watch_a_rank_that_leaves_is_told() {
     drop(a);
 }
 
+/// Reads what is said: as many bytes as this is, which it has to be.
+fn expect_said(stream: &mut TcpStream, expected: &[KeepaliveMessage]) {
+    let mut bytes = Vec::new();
+    expected.iter().for_each(|said| said.encode(&mut bytes));
+    let mut said = vec![0; bytes.len()];
+    stream.read_exact(&mut said).expect("it is said");
+    assert_eq!(said, bytes);
+}
+
+/// The other one comes before it in the tree, and may have found nobody else: it is told all, and
+/// has to say that it has heard that.
+#[test]
+fn a_rank_that_leaves_after_it_has_heard_another_one_counts_on_that_one() {
+    let [a, b] = ranks("heard-before");
+    let (mut stream, mut client) = begin_keepalive(&b);
+    say(&mut stream, &mut client);
+    let mut farewell = Vec::new();
+    KeepaliveMessage::Farewell.encode(&mut farewell);
+    stream.write_all(&farewell).expect("it is heard");
+    expect_said(&mut stream, &[KeepaliveMessage::Heard]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| b.term(LIMIT).expect("term"));
+        expect_said(&mut stream, &[KeepaliveMessage::Left(0), KeepaliveMessage::Farewell]);
+        let mut heard = Vec::new();
+        KeepaliveMessage::Heard.encode(&mut heard);
+        stream.write_all(&heard).expect("it is heard");
+        stream.read_to_end(&mut Vec::new()).expect("it closes properly");
+    });
+    drop(a);
+}
+
 /// A copy of the other end of a connection within this process, as a forked child would hold it.
 fn copy_of_other_end(stream: &TcpStream) -> TcpStream {
     let own = stream.local_addr().expect("an address");

@@ -5,6 +5,7 @@
 mod connector;
 
 use super::*;
+use crate::fuzzed::Seed;
 use crate::ids::GroupId;
 use crate::policy::watching;
 use crate::transport::tcp::connect::AGAIN;
@@ -49,7 +50,7 @@ pub(super) struct Counted {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     Stays,
-    Leaves { until: Duration },
+    Leaves { since: Duration },
     Gone,
 }
 
@@ -99,6 +100,8 @@ struct Side {
     other: usize,
     conversation: Conversation,
     is_open: bool,
+    /// When the last thing comes to it that is on its way.
+    last_at: Duration,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -176,6 +179,10 @@ pub(super) struct Job {
     now: Duration,
     counted: Counted,
     counted_from: Duration,
+    /// How long each took that has left.
+    leaving: Vec<Duration>,
+    /// By these numbers things take longer.
+    uneven: Option<Seed>,
 }
 
 impl Job {
@@ -205,6 +212,8 @@ impl Job {
             now: Duration::ZERO,
             counted: Counted::default(),
             counted_from: Duration::ZERO,
+            leaving: Vec::new(),
+            uneven: None,
         };
         (0..size).for_each(|rank| job.turn(Rank(rank as u16)));
         job
@@ -257,15 +266,25 @@ impl Job {
         host.left.insert(rank);
         host.log.push((rank, End::Left));
         host.ends += 1;
-        let until = self.now + LAST_WORD;
-        self.ranks[rank.index()].stage = Stage::Leaves { until };
+        self.ranks[rank.index()].stage = Stage::Leaves { since: self.now };
         for side in self.ranks[rank.index()].sides.clone() {
             let steps = [KeepaliveMessage::Step(rank.0, LAST)];
-            self.sides[side].conversation.take_leave(&steps);
+            let (ends, of) = (&self.ranks[rank.index()].ends, &mut self.sides[side].conversation);
+            of.take_leave(&steps, ends.is_before(of.rank), ends.told());
             self.flush(side);
         }
         self.after(LOOK, Event::Look(rank));
         self.turn(rank);
+    }
+
+    /// From now on what is said takes longer by up to three hops, and now and then by many more.
+    pub(super) fn delay_by(&mut self, seed: Seed) {
+        self.uneven = Some(seed);
+    }
+
+    /// How long each rank took that has left.
+    pub(super) fn leaving(&self) -> &[Duration] {
+        &self.leaving
     }
 
     /// Those that stay, and connections among them.
@@ -296,8 +315,19 @@ impl Job {
 /// What that needs.
 impl Job {
     fn after(&mut self, time: Duration, event: Event) {
+        let mut at = self.now + time;
+        if let Some(seed) = self.uneven.as_mut().filter(|_| time <= 2 * HOP) {
+            let stalls = if seed.below(64) == 0 { 50 } else { 1 };
+            at += HOP * seed.below(4) as u32 * stalls;
+        }
+        if let Event::Bytes(side, _) | Event::Ended(side) | Event::Done(.., side) = event {
+            // What is said on a connection comes in this order.
+            let last = &mut self.sides[side].last_at;
+            at = at.max(*last);
+            *last = at;
+        }
         self.number += 1;
-        self.events.insert((self.now + time, self.number), event);
+        self.events.insert((at, self.number), event);
     }
 
     fn of_host(&self, rank: Rank) -> impl Iterator<Item = Rank> + use<> {
@@ -368,7 +398,10 @@ impl Job {
 
     fn has_keepalive(&self, me: Rank, rank: Rank) -> bool {
         let wanted = self.watched_by(me, rank);
-        self.conversations(me).any(|of| self.watched_by(me, of.rank) == wanted)
+        match self.leaves(me) {
+            true => self.conversations(me).any(|of| of.reaches(rank)),
+            false => self.conversations(me).any(|of| self.watched_by(me, of.rank) == wanted),
+        }
     }
 
     fn is_about_to_watch(&self, me: Rank, rank: Rank) -> bool {
@@ -422,7 +455,7 @@ impl Job {
         let conversation = &mut self.sides[side].conversation;
         conversation.say(self.ranks[me.index()].ends.told());
         if leaves {
-            conversation.take_leave(&[KeepaliveMessage::Step(me.0, LAST)]);
+            conversation.take_leave(&[KeepaliveMessage::Step(me.0, LAST)], false, &[]);
         }
         self.ranks[me.index()].sides.push(side);
         self.flush(side);

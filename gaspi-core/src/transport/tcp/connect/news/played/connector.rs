@@ -85,9 +85,11 @@ impl Job {
         }
         let of_me = &self.ranks[me.index()];
         let connects = of_me.dials.iter().any(|(_, purpose)| *purpose == Purpose::Keepalive);
-        if let Stage::Leaves { until } = of_me.stage
-            && (self.now >= until || !connects && !of_me.ends.has_to_stay(self.conversations(me)))
+        if let Stage::Leaves { since } = of_me.stage
+            && (self.now >= since + LAST_WORD
+                || !connects && !of_me.ends.has_to_stay(self.conversations(me)))
         {
+            self.leaving.push(self.now - since);
             self.go(me);
         }
     }
@@ -128,13 +130,10 @@ impl Job {
         self.counted.bytes += bytes.len();
         self.ranks[me.index()].heard += all.len();
         let of = self.sides[side].conversation.rank;
-        if all.contains(&KeepaliveMessage::Farewell) {
-            let before = self.ranks[me.index()].ends.is_before(of);
-            if self.sides[side].conversation.hear_out(before) {
-                self.flush(side);
-                self.after(HOP, Event::Ended(self.sides[side].other));
-            }
-        }
+        let ends = &self.ranks[me.index()].ends;
+        let (before, told) = (ends.is_before(of), ends.told().len());
+        self.sides[side].conversation.hear(&all, before, told);
+        self.flush(side);
         for said in all {
             match Heard::of(of, said, &self.record(me)) {
                 Some(Heard::Died(rank)) => self.note_death(me, rank),
@@ -210,7 +209,8 @@ impl Job {
         if purpose == Purpose::Keepalive {
             for (of, rank, other) in [(by, to, second), (to, by, first)] {
                 let conversation = Conversation::new(rank);
-                self.sides.push(Side { of, other, conversation, is_open: true });
+                let (is_open, last_at) = (true, Duration::ZERO);
+                self.sides.push(Side { of, other, conversation, is_open, last_at });
             }
         }
         self.after(HOP, Event::Done(by, to, purpose, first));
