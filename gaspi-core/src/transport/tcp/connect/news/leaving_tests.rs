@@ -54,8 +54,8 @@ fn play(number: u64, most: u64, within: Duration, order: Order) {
 #[test]
 fn those_that_stay_hear_of_all_that_leave_one_after_another() {
     let (jobs, most) = match std::env::var_os("GASPI_TEST_FULL") {
-        Some(_) => (300, 300),
-        None => (60, 70),
+        Some(_) => (100, 300),
+        None => (40, 60),
     };
     for (within, order) in WITHIN.into_iter().flat_map(|time| ORDERS.map(|order| (time, order))) {
         (0..jobs).for_each(|number| play(number, most, within, order));
