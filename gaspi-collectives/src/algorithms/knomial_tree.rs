@@ -1,17 +1,17 @@
-//! K-nomial tree, by messages, n members, m pieces: for up to 16 members a star, of which member 0 is
-//! the middle. For short data where members share cores.
+//! K-nomial tree, by messages, n members, m pieces: for up to 16 members a star, of which member 0
+//! is the middle. For short data where members share cores.
 //!
 //! - all-reduce: each member combines what its children send, sends that to its parent, and hands
-//!   the result on: n - 1 messages up and n - 1 down for each piece, no piece before the one ahead of
-//!   it is done. Bytes: a member sends its data up once, and down as often as it has children.
+//!   the result on: n - 1 messages up and n - 1 down for each piece, no piece before the one ahead
+//!   of it is done. Bytes: a member sends its data up once, and down as often as it has children.
 //! - barrier: the same with empty messages ([`told`]), along the tree of gaspi_barrier.
 //!
 //! No algorithm has fewer messages, and most members wait once for each piece: so few context
 //! switches are made.
 //!
 //! Contributions are combined as recursive doubling does ([`Fold`]), but at one member, and copied:
-//! equal bits for all, and those of that algorithm. For that, a member with many children keeps up to
-//! log2 n sums. What comes down shows that all have sent something.
+//! equal bits for all, and those of that algorithm. For that, a member with many children keeps up
+//! to log2 n sums. What comes down shows that all have sent something.
 
 use gaspi_core::knomial_tree::KnomialTree;
 use gaspi_core::schedule::Pattern;

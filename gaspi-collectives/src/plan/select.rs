@@ -96,7 +96,7 @@ const fn min(a: u64, b: u64) -> u64 {
 /// Up to this size, the fewest messages take the least time where members share cores, though all
 /// data goes through one of them.
 const FEW_MESSAGES: u64 = 64 * KIB;
-/// The same for many members, by which the messages of other algorithms grow. Measured for 8 and 16.
+/// The same for many members, with whom the messages of others grow. Measured for 8 and 16.
 const FEW_MESSAGES_OF_MANY: u64 = 512 * KIB;
 
 /// Up to this size, two copies through stages cost less than one by the kernel, which looks up
