@@ -1,6 +1,6 @@
-//! A k-nomial tree of places, numbered from its root, which is 0: the parent of a place is the place
-//! without its lowest digit that is not 0, in numbers to the base k, the radix. With a radix of 2 it
-//! is a [binomial tree](super::binomial_tree), and a star with one that no place reaches.
+//! A k-nomial tree of places, numbered from its root, which is 0: the parent of a place is the
+//! place without its lowest digit that is not 0, in numbers to the base k, the radix. With a radix
+//! of 2 it is a [binomial tree](super::binomial_tree), and a star with one that no place reaches.
 //!
 //! Steps of groups go along it where members share cores: whoever waits for many at once sleeps
 //! once. A higher radix takes more connections of the root.
