@@ -3,6 +3,7 @@
 
 use super::ranks::run_jobs;
 use super::*;
+use gaspi_core::knomial_tree::KnomialTree;
 use gaspi_core::{Config, Job, TestMachine};
 
 const NODES: usize = 64;
@@ -76,9 +77,9 @@ fn children(place: usize, size: usize) -> u64 {
     (0..size.next_power_of_two().ilog2()).filter(below).count() as u64
 }
 
-/// The messages of a place of a tree along which all tell each other.
+/// The messages of a place of a k-nomial tree along which all tell each other.
 fn tree(place: usize, size: usize) -> u64 {
-    u64::from(place > 0) + children(place, size)
+    u64::from(place > 0) + KnomialTree::of(size).children(place).count() as u64
 }
 
 fn few_messages_over_64_nodes() {
@@ -99,8 +100,9 @@ fn few_messages_over_64_nodes() {
     let expected = [n * rounds, n * rounds, n - 1, n * rounds + n - 1 - rounds, n - 1];
     assert_eq!([0, 1, 2, 3, 4].map(all), expected);
     // Where they share cores, two along each edge of a tree.
-    let found = counted(ONE_CORE, NODES, NODES, &[Barrier]);
+    let found = counted(ONE_CORE, NODES, NODES, &[Barrier, Allreduce]);
     assert_counted(&found, 0, "a barrier along a tree", |rank| tree(rank, NODES));
+    assert_counted(&found, 1, "an all-reduce along a tree", |rank| tree(rank, NODES));
 }
 
 /// The first member of each node alone talks to others, and to those of its node.
@@ -125,7 +127,8 @@ fn few_messages_between_nodes_of_several_ranks() {
         let found = counted(ONE_CORE, nodes, size, &[Barrier]);
         let steps = |rank: usize| {
             let (node, place) = (rank % nodes, rank / nodes);
-            tree(place, each) + if place == 0 { tree(node, nodes) } else { 0 }
+            let within = u64::from(place > 0) + children(place, each);
+            within + if place == 0 { tree(node, nodes) } else { 0 }
         };
         assert_counted(&found, 0, "a barrier along a tree of nodes", steps);
     }

@@ -3,6 +3,7 @@
 
 use super::ranks::{self, Tries, run_jobs};
 use super::*;
+use gaspi_core::knomial_tree::KnomialTree;
 use gaspi_core::{Job, State};
 
 /// What the standard takes by default.
@@ -53,10 +54,11 @@ fn counted(
 fn are_few(nodes: u32, steps: u64, found: &[u64]) -> bool {
     let (leaders, others) = found.split_at(nodes as usize);
     let rounds = u64::from(nodes.next_power_of_two().trailing_zeros());
+    let of_root = KnomialTree::of(nodes as usize).children(0).count() as u64;
     let all: u64 = leaders.iter().sum();
     // What is sent behind a call may count for the next.
     others.iter().all(|count| *count == 0)
-        && leaders.iter().all(|count| *count <= steps * rounds + 1)
+        && leaders.iter().all(|count| *count <= steps * rounds.max(of_root) + 1)
         && all <= steps * u64::from(nodes) * rounds.max(2)
         && all > 0
 }

@@ -1,6 +1,7 @@
 //! Steps of groups that span nodes: how many messages they take, and who sends them.
 
 use super::*;
+use gaspi_core::knomial_tree::KnomialTree;
 use gaspi_core::{CallKey, CallKind};
 use ranks::run_jobs;
 
@@ -64,8 +65,13 @@ fn are_few(nodes: u32, found: &[u64]) -> bool {
     // behind a step may count for the next.
     let all: u64 = leaders.iter().sum();
     others.iter().all(|count| *count == 0)
-        && leaders.iter().all(|count| *count <= rounds + 1)
+        && leaders.iter().all(|count| *count <= rounds.max(of_root(nodes)) + 1)
         && (1..=u64::from(nodes) * rounds.max(2)).contains(&all)
+}
+
+/// So many the first of all nodes tells along a tree.
+fn of_root(nodes: u32) -> u64 {
+    KnomialTree::of(nodes as usize).children(0).count() as u64
 }
 
 fn first_members_of_nodes_send_few_messages_and_others_none() {
@@ -139,7 +145,7 @@ fn a_commit_that_one_is_late_for_costs_each_some_messages() {
         let rounds = u64::from(nodes.next_power_of_two().trailing_zeros());
         // A message along each edge of a tree in both directions, and who waited for it has asked.
         let some = |sent: &[u64]| {
-            sent.iter().all(|count| *count <= 4 * rounds)
+            sent.iter().all(|count| *count <= 4 * rounds.max(of_root(nodes)))
                 && (1..=6 * u64::from(nodes)).contains(&sent.iter().sum())
         };
         let sent = counted((nodes, size), some, commit);
@@ -175,9 +181,13 @@ fn commits_of_other_lists_under_an_id_cost_as_much_as_the_first() {
 /// It has begun, and passes on nothing: those ask that it would have told.
 fn a_member_that_has_tried_and_left_costs_some_questions() {
     let (size, rounds) = (48, 6);
-    // Each receiver asks all others, and is answered.
-    let most = (2 * rounds + 12) * u64::from(size);
+    let tells = |rank: usize| {
+        let of_tree = 1 + KnomialTree::of(size as usize).children(rank).count() as u64;
+        of_tree.max(rounds)
+    };
     for left in [0, 8] {
+        // Each receiver asks all others, and is answered.
+        let most = (2 * tells(left.into()) + 12) * u64::from(size);
         // Where threads wait for the processor some ask for other reasons, too.
         let mut tries = (0..10).map(|_| messages_without(Rank(left), size));
         let mut seen = Vec::new();
