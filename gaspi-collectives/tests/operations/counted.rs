@@ -77,6 +77,12 @@ fn children(place: usize, size: usize) -> u64 {
     (0..size.next_power_of_two().ilog2()).filter(below).count() as u64
 }
 
+/// The messages of a place within a node in a barrier, where all tell the first one, which tells
+/// them.
+fn within_node(place: usize, size: usize) -> u64 {
+    u64::from(place > 0) + children(place, size)
+}
+
 /// The messages of a place of a k-nomial tree along which all tell each other.
 fn tree(place: usize, size: usize) -> u64 {
     u64::from(place > 0) + KnomialTree::of(size).children(place).count() as u64
@@ -127,8 +133,7 @@ fn few_messages_between_nodes_of_several_ranks() {
         let found = counted(ONE_CORE, nodes, size, &[Barrier]);
         let steps = |rank: usize| {
             let (node, place) = (rank % nodes, rank / nodes);
-            let within = u64::from(place > 0) + children(place, each);
-            within + if place == 0 { tree(node, nodes) } else { 0 }
+            within_node(place, each) + if place == 0 { tree(node, nodes) } else { 0 }
         };
         assert_counted(&found, 0, "a barrier along a tree of nodes", steps);
     }
@@ -159,12 +164,11 @@ impl Drawn {
         Drawn { machine: [MANY_CORES, ONE_CORE][seed % 2], nodes }
     }
 
-    /// The messages of a barrier of gaspi-collectives within a node, where all tell the first one,
-    /// which tells them.
+    /// The messages of a barrier of gaspi-collectives within a node.
     fn within(&self, rank: usize) -> u64 {
         let beside = |of: &usize| self.nodes[*of] == self.nodes[rank];
         let place = (0..rank).filter(beside).count();
-        tree(place, (0..self.nodes.len()).filter(beside).count())
+        within_node(place, (0..self.nodes.len()).filter(beside).count())
     }
 }
 
