@@ -45,9 +45,9 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
 
 /// Whether subtrees are combined as recursive doubling combines their members: in a star, and where
 /// each is a power of two.
-pub(super) fn fits(collective: Collective, shape: &Shape) -> bool {
-    let tree = KnomialTree::of(shape.size as usize);
-    collective != Collective::Allreduce || tree.is_star() || shape.size.is_power_of_two()
+pub(super) fn serves_members(collective: Collective, size: u32) -> bool {
+    let is_star = KnomialTree::of(size as usize).is_star();
+    collective != Collective::Allreduce || is_star || size.is_power_of_two()
 }
 
 /// What a member does for a piece. What it has combined is in scratch unless all are known to take

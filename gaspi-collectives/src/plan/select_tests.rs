@@ -91,6 +91,15 @@ fn what_is_asked_for_is_used_or_refused_with_the_reason() {
     let ring = why(Algorithm::Ring);
     let begins = "algorithm ring does not serve barrier; there are inline, ";
     assert!(ring.starts_with(begins), "{ring}");
+    // Beyond a star, subtrees have to be those of doubling.
+    let tree = |size| {
+        let chosen = choose(Collective::Allreduce, &shape(size, 1, size), Some(A::KnomialTree));
+        chosen.map_err(|why| why.to_string())
+    };
+    let refused = "algorithm knomial_tree serves allreduce of up to 16 ranks, or a power of two, \
+                   and there are 17";
+    assert_eq!(tree(17), Err(refused.to_owned()));
+    assert!([1, 3, 15, 16, 32].iter().all(|size| tree(*size) == Ok(A::KnomialTree)));
     let long = Shape { element_bytes: 1 << 20, ..small };
     assert_eq!(
         choose(Collective::Broadcast, &long, None).unwrap_err().to_string(),
