@@ -226,6 +226,7 @@ unsafe fn start_parts(
     if list.background {
         engine.start_background_thread()?;
     }
+    let in_all = InAll { words: &words, bytes: bytes.iter().sum() };
     let mut started: Option<Operation> = None;
     for part in parts(&bytes) {
         let mut packed = PackBuffers::default();
@@ -236,7 +237,7 @@ unsafe fn start_parts(
         };
         let request = list.request(data, part.iter().map(|piece| bytes[*piece]).sum());
         // SAFETY: the caller's promise; what is packed lives as long as the operation.
-        let begun = unsafe { start_part(engine, context, (&request, &words), packed, terms) };
+        let begun = unsafe { start_part(engine, context, (&request, in_all), packed, terms) };
         match (&mut started, begun) {
             (None, begun) => started = Some(begun?),
             (Some(started), Ok(begun)) => started.append(begun),
@@ -275,6 +276,14 @@ unsafe fn pack(
     source.start().cast_mut()
 }
 
+/// What the broadcasts of a list know of all its pieces.
+#[derive(Clone, Copy)]
+struct InAll<'a> {
+    /// What the ranks have to have in common of them.
+    words: &'a [u64],
+    bytes: u64,
+}
+
 /// Starts one of its broadcasts, whose signature has a hash of all pieces.
 ///
 /// # Safety
@@ -282,16 +291,16 @@ unsafe fn pack(
 unsafe fn start_part(
     engine: &Engine,
     context: &GroupContext,
-    (request, words): (&Request, &[u64]),
+    (request, list): (&Request, InAll<'_>),
     mut packed: PackBuffers,
     terms: MemoryTerms,
 ) -> Result<Operation> {
-    let call = CheckedRequest::new(engine, request, &context.executor)?;
+    let call = CheckedRequest::new(engine, request, &context.executor)?.part_of(list.bytes);
     let plan = call.cached_plan(engine, context)?;
     // SAFETY: the caller's promise.
     let buffers = unsafe { call.buffers(&plan, &mut packed) }?;
     let (count, background) = (request.count, request.background);
-    let signature = call.signature_of(&plan, count, words);
+    let signature = call.signature_of(&plan, count, list.words);
     let completion = Arc::new(terms.completion(signature, background));
     packed.pack();
     context.executor.start(&completion, &plan, &call.arithmetic(), buffers)?;

@@ -12,7 +12,7 @@ use crate::exec::executor::Executor;
 use crate::exec::pack::{self, PackBuffers};
 use crate::kernel::{Source, Target};
 use crate::mode::Mode;
-use crate::plan::{Plan, PlanKey};
+use crate::plan::{Plan, PlanKey, exceeds_caches};
 use crate::request::{Blocks, Combination, Request};
 use crate::signature::{Description, mix};
 use crate::steps::Shape;
@@ -24,9 +24,16 @@ pub(crate) struct CheckedRequest<'a> {
     mode: Mode,
     /// Index of the root among the members.
     root: u32,
+    /// As in [`PlanKey`].
+    part_of_long: bool,
 }
 
 impl CheckedRequest<'_> {
+    /// The same as one of several that follow each other, with so many bytes in all.
+    pub(crate) fn part_of(self, bytes: u64) -> Self {
+        CheckedRequest { part_of_long: exceeds_caches(bytes), ..self }
+    }
+
     /// Index of this rank among the members.
     fn me(&self) -> usize {
         self.executor.channel.me()
@@ -49,6 +56,7 @@ impl CheckedRequest<'_> {
             },
             counts: counts(0),
             receives: counts(1),
+            part_of_long: self.part_of_long,
         }
     }
 
@@ -114,7 +122,7 @@ impl<'a> CheckedRequest<'a> {
             })?,
         };
         let mode = request.mode.unwrap_or(usual);
-        Ok(CheckedRequest { request, executor, mode, root: root as u32 })
+        Ok(CheckedRequest { request, executor, mode, root: root as u32, part_of_long: false })
     }
 
     /// The plan, cached or made.

@@ -37,6 +37,7 @@ fn plan(algorithm: Algorithm, me: u32, size: u32) -> Arc<Plan> {
         user: None,
         counts: Vec::new(),
         receives: Vec::new(),
+        part_of_long: false,
     };
     key.plan_among_agreed(&shape, None).expect("it serves")
 }

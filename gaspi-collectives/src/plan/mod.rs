@@ -18,7 +18,7 @@ use crate::mode::Mode;
 use crate::steps::{Shape, Step, scratch_bytes};
 use agreement::AgreementGuard;
 use extents::{before, extents};
-pub(crate) use zero_copy::ZeroCopy;
+pub(crate) use zero_copy::{ZeroCopy, exceeds_caches};
 
 /// Shorter buckets of fused buffers take no turns, and begin at once.
 pub(crate) const TURN_BYTES_MIN: u64 = 64 << 10;
@@ -82,6 +82,8 @@ pub(crate) struct PlanKey {
     pub(crate) user: Option<bool>,
     pub(crate) counts: Vec<u64>,
     pub(crate) receives: Vec<u64>,
+    /// Whether it is one of several that follow each other and are too long for the caches in all.
+    pub(crate) part_of_long: bool,
 }
 
 impl PlanKey {
@@ -124,7 +126,7 @@ impl PlanKey {
             })?;
             let steps = guard.around(shape, steps);
             let scratch_bytes = scratch_bytes(&steps);
-            let zero_copy = zero_copy::sends(&steps, shape.one_machine);
+            let zero_copy = zero_copy::sends(&steps, shape.one_machine, self.part_of_long);
             let by_messages = !algorithm.requires_one_node();
             let posts_receives = by_messages && steps.iter().any(|step| posted_bytes(step) > 0);
             let apart_bytes = if by_messages { apart_bytes(&steps) } else { 0 };

@@ -58,6 +58,7 @@ fn key(collective: Collective, shape: &Shape, user: Option<bool>) -> PlanKey {
         user,
         counts: shape.counts.clone(),
         receives: Vec::new(),
+        part_of_long: false,
     }
 }
 

@@ -30,12 +30,18 @@ pub(crate) struct ZeroCopy {
     pub(crate) by_devices_only: bool,
 }
 
-/// How the steps of a member send, whose members are processes of one machine or not.
-pub(super) fn sends(steps: &[Step], one_machine: bool) -> ZeroCopy {
+/// Whether an operation of so many bytes is too long for the caches.
+pub(crate) const fn exceeds_caches(bytes: u64) -> bool {
+    bytes >= CACHED
+}
+
+/// How the steps of a member send, whose members are processes of one machine or not. They may be
+/// a part of what is sent one after the other, which is too long for the caches.
+pub(super) fn sends(steps: &[Step], one_machine: bool, part_of_long: bool) -> ZeroCopy {
     if !pays(steps) {
         return ZeroCopy::default();
     }
-    let by_devices_only = one_machine && bytes_read(steps) < ONE_MACHINE_MIN;
+    let by_devices_only = one_machine && !part_of_long && bytes_read(steps) < ONE_MACHINE_MIN;
     ZeroCopy { lasts: last_sends(steps), by_devices_only }
 }
 
@@ -103,7 +109,7 @@ mod tests {
 
     fn sends_of(lengths: &[(u32, u64)]) -> Vec<usize> {
         let steps: Vec<Step> = lengths.iter().map(|(to, bytes)| send(*to, 0, *bytes)).collect();
-        let sends = sends(&steps, false);
+        let sends = sends(&steps, false, false);
         assert!(!sends.by_devices_only, "of other machines");
         sends.lasts
     }
@@ -130,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_is_passed_on_soon_is_copied() {
-        let is_empty = |steps: &[Step]| sends(steps, false).lasts.is_empty();
+        let is_empty = |steps: &[Step]| sends(steps, false, false).lasts.is_empty();
         let many = PASSING_MIN >> 20;
         assert!(is_empty(&passing(many, 1)));
         assert!(!is_empty(&passing(many, CACHED >> 20)));
@@ -140,11 +146,13 @@ mod tests {
     #[test]
     fn sockets_of_one_machine_copy_what_the_caches_hold() {
         let half = ONE_MACHINE_MIN / 2;
-        let by_devices_only = |steps: &[Step]| sends(steps, true).by_devices_only;
+        let by_devices_only = |steps: &[Step]| sends(steps, true, false).by_devices_only;
         assert!(by_devices_only(&[send(1, 0, half), send(1, half, half - 1)]));
         assert!(!by_devices_only(&[send(1, 0, half), send(1, half, half)]));
         // The same data for two members.
         assert!(by_devices_only(&[send(1, 0, half), send(2, 0, half)]));
-        assert_eq!(sends(&[send(1, 0, half), send(2, 0, half)], true).lasts, [0, 1]);
+        assert_eq!(sends(&[send(1, 0, half), send(2, 0, half)], true, false).lasts, [0, 1]);
+        // A part of more.
+        assert!(!sends(&[send(1, 0, half)], true, true).by_devices_only);
     }
 }
