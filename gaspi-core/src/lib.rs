@@ -97,7 +97,7 @@ pub use ids::{GroupId, NotificationId, QueueId, Rank, SegmentId};
 pub use observer::{Life, Observer, Wait};
 pub use one_sided::{Transfer, TransferList};
 #[doc(hidden)]
-pub use policy::{binomial_tree, knomial_tree, schedule};
+pub use policy::{knomial_tree, schedule};
 #[doc(hidden)]
 pub use runtime::Extension;
 pub use runtime::{PendingInit, Runtime};

@@ -13,7 +13,7 @@
 //! there on. Children are combined in that order, each behind what there is: in order where the
 //! root is member 0.
 
-use gaspi_core::binomial_tree as tree;
+use gaspi_core::knomial_tree::KnomialTree;
 
 use super::blocks::{Blocks, Part};
 use super::program::{Program, Team, pieces, scratch};
@@ -56,17 +56,17 @@ pub(super) struct Family {
 
 impl Family {
     pub(super) fn of(place: u32, size: u32) -> Family {
-        let children = tree::children(place as usize, size as usize);
+        let (tree, place) = (KnomialTree::binomial(size as usize), place as usize);
         Family {
-            parent: tree::parent(place as usize).map(|parent| parent as u32),
-            children: children.map(|child| child as u32).collect(),
+            parent: tree.parent(place).map(|parent| parent as u32),
+            children: tree.children(place).map(|child| child as u32).collect(),
         }
     }
 }
 
 /// How many places the subtree of a place has.
 pub(super) fn subtree(place: u32, size: u32) -> u32 {
-    tree::subtree(place as usize, size as usize) as u32
+    KnomialTree::binomial(size as usize).subtree(place as usize) as u32
 }
 
 /// Sends what the first of the team has in `data` into the `data` of the others.

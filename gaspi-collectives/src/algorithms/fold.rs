@@ -71,12 +71,6 @@ impl Fold {
         Part::Active { number: place / 2, folded: Some(place - 1) }
     }
 
-    /// What the member at that place counts in a range of active members, in halves: two neighbours
-    /// that are folded count as one.
-    pub(super) fn doubled_weight(&self, place: u32) -> u32 {
-        if place < 2 * self.rest { 1 } else { 2 }
-    }
-
     /// The place of an active member.
     pub(super) fn place(&self, number: u32) -> u32 {
         if number < self.rest { 2 * number + 1 } else { number + self.rest }

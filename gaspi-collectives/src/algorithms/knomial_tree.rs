@@ -9,15 +9,15 @@
 //! No algorithm has fewer messages, and most members wait once for each piece: so few context
 //! switches are made.
 //!
-//! Contributions are combined as recursive doubling does ([`Fold`]), but at one member, and copied:
-//! equal bits for all, and those of that algorithm. For that, a member with many children keeps up
-//! to log2 n sums. What comes down shows that all have sent something.
+//! Contributions are combined as recursive doubling does, but at one member, and copied: equal bits
+//! for all, and those of that algorithm. For that each subtree of gaspi-core's tree stands for what
+//! doubling combines as well, whatever the number of members, and a member with many children keeps
+//! up to log2 n sums. What comes down shows that all have sent something.
 
 use gaspi_core::knomial_tree::KnomialTree;
 use gaspi_core::schedule::Pattern;
 
 use super::blocks::Part;
-use super::fold::Fold;
 use super::program::{Program, Team, scratch};
 use super::told;
 use crate::collective::Collective;
@@ -43,13 +43,6 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
     Some(program.into_steps())
 }
 
-/// Whether subtrees are combined as recursive doubling combines their members: in a star, and where
-/// each is a power of two.
-pub(super) fn serves_members(collective: Collective, size: u32) -> bool {
-    let is_star = KnomialTree::of(size as usize).is_star();
-    collective != Collective::Allreduce || is_star || size.is_power_of_two()
-}
-
 /// What a member does for a piece. What it has combined is in scratch unless all are known to take
 /// part; there it stays until the result has come, which is made of it.
 fn allreduce(program: &mut Program, shape: &Shape, piece: Part, all_are_known: bool) {
@@ -58,14 +51,9 @@ fn allreduce(program: &mut Program, shape: &Shape, piece: Part, all_are_known: b
     let parent = tree.parent(me).map(|parent| parent as u32);
     let result = program.output(piece);
     let mut sums = Sums::new(piece, all_are_known.then_some(result));
-    let fold = Fold::new(&Team::all(shape));
-    sums.add(program.input(piece), fold.doubled_weight(me as u32));
+    sums.add(program.input(piece), tree.width(me));
     for child in &children {
-        let weight = match tree.subtree(*child) {
-            1 => fold.doubled_weight(*child as u32),
-            many => 2 * many as u32,
-        };
-        sums.receive(*child as u32, weight);
+        sums.receive(*child as u32, tree.span(*child));
     }
     let (mut steps, sum) = sums.finish();
     match parent {
@@ -95,7 +83,7 @@ struct Sums {
     /// Where the first one may lie, if not in scratch.
     first: Option<Span>,
     /// Where they lie, and their weights.
-    sums: Vec<(Span, u32)>,
+    sums: Vec<(Span, usize)>,
     steps: Vec<Step>,
 }
 
@@ -112,13 +100,13 @@ impl Sums {
     }
 
     /// What lies in a span comes next.
-    fn add(&mut self, span: Span, weight: u32) {
+    fn add(&mut self, span: Span, weight: usize) {
         self.sums.push((span, weight));
         self.combine();
     }
 
     /// What a member sends comes next.
-    fn receive(&mut self, from: u32, weight: u32) {
+    fn receive(&mut self, from: u32, weight: usize) {
         match self.sums.pop() {
             Some((with, of)) if of == weight => {
                 let dst = self.place(self.sums.len());

@@ -210,12 +210,6 @@ impl Algorithm {
             }
     }
 
-    /// Whether there is a shape of so many members for which it has steps, if it serves the
-    /// operation.
-    pub(crate) fn serves_members(self, collective: Collective, size: u32) -> bool {
-        self != Algorithm::KnomialTree || knomial_tree::serves_members(collective, size)
-    }
-
     /// Whether it serves that shape. The same for all members, since it depends on nothing but what
     /// they all know.
     #[doc(hidden)]
@@ -233,7 +227,6 @@ impl Algorithm {
         serves
             && blocks
             && self.serves(collective)
-            && self.serves_members(collective, shape.size)
             && (shape.is_one_node() || !self.requires_one_node())
             && shape.element_bytes <= shape.message_bytes
     }

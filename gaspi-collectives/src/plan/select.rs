@@ -196,8 +196,6 @@ pub enum Unserved {
     Operation(Algorithm, Collective),
     /// It needs all members on one node.
     NotOneNode(Algorithm),
-    /// It serves the operation, but not of so many members.
-    Members(Algorithm, Collective, u32),
     /// It serves the operation, but not that much data (or, all-to-all v, not blocks that differ).
     Amount(Algorithm, Collective),
     /// An element is longer than a message.
@@ -217,13 +215,6 @@ impl fmt::Display for Unserved {
             }
             Unserved::NotOneNode(algorithm) => {
                 write!(f, "algorithm {algorithm} needs all members on one node")
-            }
-            Unserved::Members(algorithm, collective, size) => {
-                write!(
-                    f,
-                    "algorithm {algorithm} serves {collective} of up to 16 ranks, or a power of \
-                     two, and there are {size}"
-                )
             }
             Unserved::Amount(algorithm, collective) => {
                 write!(f, "algorithm {algorithm} serves {collective}, but not blocks of that size")
@@ -251,8 +242,6 @@ pub fn choose(
             Err(Unserved::Operation(algorithm, collective))
         } else if algorithm.requires_one_node() && !shape.is_one_node() {
             Err(Unserved::NotOneNode(algorithm))
-        } else if !algorithm.serves_members(collective, shape.size) {
-            Err(Unserved::Members(algorithm, collective, shape.size))
         } else if !algorithm.fits(collective, shape) {
             Err(Unserved::Amount(algorithm, collective))
         } else {

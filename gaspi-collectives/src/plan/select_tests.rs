@@ -91,15 +91,6 @@ fn what_is_asked_for_is_used_or_refused_with_the_reason() {
     let ring = why(Algorithm::Ring);
     let begins = "algorithm ring does not serve barrier; there are inline, ";
     assert!(ring.starts_with(begins), "{ring}");
-    // Beyond a star, subtrees have to be those of doubling.
-    let tree = |size| {
-        let chosen = choose(Collective::Allreduce, &shape(size, 1, size), Some(A::KnomialTree));
-        chosen.map_err(|why| why.to_string())
-    };
-    let refused = "algorithm knomial_tree serves allreduce of up to 16 ranks, or a power of two, \
-                   and there are 17";
-    assert_eq!(tree(17), Err(refused.to_owned()));
-    assert!([1, 3, 15, 16, 32].iter().all(|size| tree(*size) == Ok(A::KnomialTree)));
     let long = Shape { element_bytes: 1 << 20, ..small };
     assert_eq!(
         choose(Collective::Broadcast, &long, None).unwrap_err().to_string(),
@@ -159,6 +150,23 @@ fn few_that_share_a_machine_but_no_memory_are_served_by_the_root_itself() {
         assert_eq!(choose(Collective::Broadcast, &apart, None), Ok(Algorithm::DoubleTree));
         let beside = Shape { one_machine: true, ..apart };
         assert_eq!(choose(Collective::Broadcast, &beside, None), Ok(expected), "{size} {nodes}");
+    }
+}
+
+#[test]
+fn any_number_that_shares_cores_goes_along_a_tree() {
+    for size in 3..=140 {
+        let most = if size < 8 { FEW_MESSAGES } else { FEW_MESSAGES_OF_MANY };
+        for (bytes, expected) in [(4, true), (most, true), (most + 4, false)] {
+            let apart = shape(size, bytes / 4, size);
+            let sharing = Shape { shares_cores: true, ..apart.clone() };
+            for collective in [C::Allreduce, C::Barrier] {
+                let goes = |shape| choose(collective, shape, None) == Ok(A::KnomialTree);
+                let what = format!("{collective} of {bytes} bytes, {size} members");
+                assert!(!goes(&apart), "{what}");
+                assert_eq!(goes(&sharing), expected || collective == C::Barrier, "{what}");
+            }
+        }
     }
 }
 

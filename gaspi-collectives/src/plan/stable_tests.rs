@@ -218,6 +218,18 @@ fn algorithms_of_one_grouping_combine_alike_and_so_does_each_in_all_channels() {
     }
 }
 
+/// Each subtree stands for what doubling combines as well, also where members are folded.
+#[test]
+fn a_tree_of_any_number_of_members_combines_as_doubling() {
+    for size in (1..=40).chain([63, 65, 100, 127, 130]) {
+        let nodes: Vec<u32> = (0..size).collect();
+        let whole = Shape { message_bytes: 16, ..shape(size, 24, &nodes) };
+        let of = |algorithm| combined_by(algorithm, Collective::Allreduce, &whole);
+        let doubled = of(Algorithm::RecursiveDoubling);
+        assert!(doubled.is_some() && of(Algorithm::KnomialTree) == doubled, "{size} members");
+    }
+}
+
 /// That the comparison sees what it is for: another order, and halves that are rounded more often.
 #[test]
 fn another_order_and_another_rounding_are_told_apart() {

@@ -105,10 +105,16 @@ fn few_messages_over_64_nodes() {
     let n = NODES as u64;
     let expected = [n * rounds, n * rounds, n - 1, n * rounds + n - 1 - rounds, n - 1];
     assert_eq!([0, 1, 2, 3, 4].map(all), expected);
-    // Where they share cores, two along each edge of a tree.
-    let found = counted(ONE_CORE, NODES, NODES, &[Barrier, Allreduce]);
-    assert_counted(&found, 0, "a barrier along a tree", |rank| tree(rank, NODES));
-    assert_counted(&found, 1, "an all-reduce along a tree", |rank| tree(rank, NODES));
+}
+
+/// Where they share cores, two along each edge of a tree, whatever their number.
+fn few_messages_along_a_tree() {
+    for nodes in [NODES, 3, 16, 17, 24, 35] {
+        let found = counted(ONE_CORE, nodes, nodes, &[Collective::Barrier, Collective::Allreduce]);
+        for (nth, what) in [(0, "a barrier"), (1, "an all-reduce")] {
+            assert_counted(&found, nth, &format!("{what} of {nodes}"), |rank| tree(rank, nodes));
+        }
+    }
 }
 
 /// The first member of each node alone talks to others, and to those of its node.
@@ -219,5 +225,6 @@ tests! {
     TCP:
         both_barriers_send_the_same_messages_between_nodes,
         few_messages_over_64_nodes,
+        few_messages_along_a_tree,
         few_messages_between_nodes_of_several_ranks;
 }

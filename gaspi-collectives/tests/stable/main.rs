@@ -12,6 +12,7 @@ mod bits;
 mod environment;
 mod fused;
 mod transports;
+mod trees;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -25,7 +26,7 @@ use gaspi_core::{GroupId, Init, Rank, Runtime, SegmentId, TestMachine};
 use ranks::{LIMIT, Nodes};
 
 fn main() -> std::process::ExitCode {
-    ranks::run_tests([tests(), fused::tests(), transports::tests()])
+    ranks::run_tests([tests(), fused::tests(), transports::tests(), trees::tests()])
 }
 
 const ALL: GroupId = GroupId::ALL;

@@ -1,61 +1,112 @@
-//! A k-nomial tree of places, numbered from its root, which is 0: the parent of a place is the
-//! place without its lowest digit that is not 0, in numbers to the base k, the radix. With a radix
-//! of 2 it is a [binomial tree](super::binomial_tree), and a star with one that no place reaches.
+//! K-nomial trees of places, numbered from the root, which is 0. Places have positions in their
+//! order, and the parent of a position is the position without its lowest digit that is not 0, in
+//! numbers to the base k, the radix. With a radix of 2 it is a binomial tree, and a star with one
+//! that no position reaches.
 //!
-//! Steps of groups go along it where members share cores: whoever waits for many at once sleeps
-//! once. A higher radix takes more connections of the root.
+//! There are two of them:
+//! - *of groups*: steps of groups go along it where members share cores, since whoever waits for
+//!   many at once sleeps once. A higher radix takes more connections of the root. There are as many
+//!   positions as the next power of two. If there are fewer places, each of the last ones takes two
+//!   positions, so that each subtree stands for a power of two. In recursive doubling a place of
+//!   two positions counts as much as two neighbours of one (gaspi-collectives,
+//!   `algorithms/fold.rs`), so that doubling combines what subtrees combine.
+//! - *binomial*: news of ends go along it, and so do trees of gaspi-collectives. Positions are
+//!   places.
 
 /// So many places have the higher radix. With 16 and 32 of them on two cores it takes the least
 /// time of 2, 4, 8, 16; with 64 and 128 both take about as long.
 const SMALL: usize = 64;
-const RADIX_OF_SMALL: usize = 16;
-const RADIX: usize = 8;
+const DIGIT_BITS_OF_SMALL: u32 = 4;
+const DIGIT_BITS: u32 = 3;
 
 /// The tree of so many places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KnomialTree {
     n: usize,
-    radix: usize,
+    /// The radix is 2 to this power.
+    digit_bits: u32,
+    /// So many places take one position, all behind them two.
+    narrow: usize,
 }
 
 impl KnomialTree {
-    /// That of `n` places.
+    /// That of a group, of `n` places; there is at least one.
     pub const fn of(n: usize) -> KnomialTree {
-        KnomialTree { n, radix: if n <= SMALL { RADIX_OF_SMALL } else { RADIX } }
+        let digit_bits = if n <= SMALL { DIGIT_BITS_OF_SMALL } else { DIGIT_BITS };
+        KnomialTree { n, digit_bits, narrow: 2 * n - n.next_power_of_two() }
     }
 
-    /// Whether all other places are children of the root.
-    pub const fn is_star(self) -> bool {
-        self.n <= self.radix
+    /// The binomial one of `n` places.
+    pub const fn binomial(n: usize) -> KnomialTree {
+        KnomialTree { n, digit_bits: 1, narrow: n }
     }
 
-    /// The power of the radix that the lowest digit of a place stands for which is not 0; for the
-    /// root one that no place reaches.
-    const fn unit(self, place: usize) -> usize {
-        let mut unit = 1;
-        while unit < self.n && place.is_multiple_of(unit * self.radix) {
-            unit *= self.radix;
+    /// The first position of a place; of `n`: how many there are.
+    const fn position(self, place: usize) -> usize {
+        place + place.saturating_sub(self.narrow)
+    }
+
+    /// How many places begin before a position.
+    const fn before(self, position: usize) -> usize {
+        position - position.saturating_sub(self.narrow) / 2
+    }
+
+    /// How many positions a place takes itself: one, or two.
+    pub const fn width(self, place: usize) -> usize {
+        if place < self.narrow { 1 } else { 2 }
+    }
+
+    /// 2 to this power positions are in the subtree of a place, or would be if there were so many.
+    const fn unit_bits(self, place: usize) -> u32 {
+        match place {
+            0 => {
+                let bits = self.position(self.n).next_power_of_two().trailing_zeros();
+                bits.next_multiple_of(self.digit_bits)
+            }
+            _ => {
+                let bits = self.position(place).trailing_zeros();
+                bits - bits % self.digit_bits
+            }
         }
-        unit
+    }
+
+    /// How many levels are below a place, where no place lacks.
+    pub(crate) const fn height(self, place: usize) -> u32 {
+        self.unit_bits(place) / self.digit_bits
     }
 
     /// The parent of a place; the root has none.
     pub const fn parent(self, place: usize) -> Option<usize> {
-        if place == 0 { None } else { Some(place - place % (self.unit(place) * self.radix)) }
+        if place == 0 {
+            return None;
+        }
+        let bits = self.unit_bits(place) + self.digit_bits;
+        Some(self.before(self.position(place) >> bits << bits))
     }
 
     /// The children of a place, the nearest and smallest subtrees first.
     pub fn children(self, place: usize) -> impl Iterator<Item = usize> {
-        let KnomialTree { n, radix } = self;
-        let top = self.unit(place);
-        let units = std::iter::successors(Some(1), move |unit| Some(unit * radix));
-        let of_unit = move |unit| (1..radix).map(move |digit| place + digit * unit);
-        units.take_while(move |unit| *unit < top).flat_map(of_unit).take_while(move |at| *at < n)
+        let (first, end) = (self.position(place), self.position(self.n));
+        let units = (0..self.unit_bits(place)).step_by(self.digit_bits as usize);
+        let digits = 1..1_usize << self.digit_bits;
+        let positions =
+            units.flat_map(move |bits| digits.clone().map(move |it| first + (it << bits)));
+        let children =
+            positions.take_while(move |at| *at < end).map(move |at| (at, self.before(at)));
+        // No place begins at the second position of another one.
+        children.filter(move |(at, child)| self.position(*child) == *at).map(|(_, child)| child)
     }
 
     /// How many places are in the subtree of a place: they are behind each other.
     pub fn subtree(self, place: usize) -> usize {
-        self.unit(place).min(self.n - place)
+        let end = self.position(place) + self.span(place);
+        self.before(end.min(self.position(self.n))) - place
+    }
+
+    /// How many positions the subtree of a place takes: in a tree of a group a power of two, and
+    /// its first position a multiple of that.
+    pub fn span(self, place: usize) -> usize {
+        self.width(place).max(1 << self.unit_bits(place))
     }
 }
 
@@ -63,34 +114,75 @@ impl KnomialTree {
 mod tests {
     use super::*;
 
+    fn sizes() -> impl Iterator<Item = usize> {
+        (1..=140).chain([511, 512, 513, 4097])
+    }
+
     #[test]
     fn a_subtree_has_a_place_and_the_subtrees_of_its_children() {
-        for n in (1..=140).chain([511, 512, 513, 4097]) {
-            let tree = KnomialTree::of(n);
-            assert_eq!((tree.parent(0), tree.subtree(0)), (None, n));
-            for place in 0..n {
-                let mut next = place + 1;
-                for child in tree.children(place) {
-                    assert_eq!((child, tree.parent(child)), (next, Some(place)), "of {n}");
-                    next += tree.subtree(child);
+        for n in sizes() {
+            for tree in [KnomialTree::of(n), KnomialTree::binomial(n)] {
+                assert_eq!((tree.parent(0), tree.subtree(0)), (None, n));
+                for place in 0..n {
+                    let mut next = place + 1;
+                    for child in tree.children(place) {
+                        assert_eq!((child, tree.parent(child)), (next, Some(place)), "{tree:?}");
+                        next += tree.subtree(child);
+                    }
+                    assert_eq!(next, place + tree.subtree(place), "{place} of {tree:?}");
                 }
-                assert_eq!(next, place + tree.subtree(place), "{place} of {n}");
+            }
+        }
+    }
+
+    /// Weights are those of recursive doubling, and each subtree has one that doubling knows.
+    #[test]
+    fn subtrees_of_groups_stand_for_powers_of_two() {
+        for n in sizes() {
+            let tree = KnomialTree::of(n);
+            let folded = n - (1 << n.ilog2());
+            for place in 0..n {
+                let is_narrow = n.is_power_of_two() || place < 2 * folded;
+                assert_eq!(tree.width(place), if is_narrow { 1 } else { 2 });
+                let of_subtree = place..place + tree.subtree(place);
+                let span: usize = of_subtree.map(|place| tree.width(place)).sum();
+                let first: usize = (0..place).map(|place| tree.width(place)).sum();
+                assert!(span.is_power_of_two() && first.is_multiple_of(span), "{place} of {n}");
+                assert!(place == 0 || span == tree.span(place), "{place} of {n}");
             }
         }
     }
 
     #[test]
+    fn a_binomial_tree_is_one_of_lowest_bits() {
+        for n in 1..=70 {
+            let tree = KnomialTree::binomial(n);
+            for place in 1..n {
+                assert_eq!(tree.parent(place), Some(place & (place - 1)));
+                assert_eq!(tree.height(place), place.trailing_zeros());
+                assert!(tree.height(place) < tree.height(0));
+            }
+        }
+    }
+
+    /// How many hops it is from the root to any place at most, and how many children the root has.
+    fn shape(n: usize) -> (usize, usize) {
+        let tree = KnomialTree::of(n);
+        let above = |place| std::iter::successors(tree.parent(place), |at| tree.parent(*at));
+        let depth = (0..n).map(|place| above(place).count()).max().unwrap();
+        (depth, tree.children(0).count())
+    }
+
+    #[test]
     fn few_places_are_a_star_and_many_have_two_levels_or_three() {
-        let depth = |n: usize| {
-            let tree = KnomialTree::of(n);
-            let of = |place| std::iter::successors(tree.parent(place), |at| tree.parent(*at));
-            (0..n).map(|place| of(place).count()).max()
-        };
-        assert!(KnomialTree::of(16).is_star() && !KnomialTree::of(17).is_star());
-        let shape = |n: usize| (depth(n), KnomialTree::of(n).children(0).count());
-        assert_eq!(shape(16), (Some(1), 15));
-        assert_eq!(shape(64), (Some(2), 15 + 3));
-        assert_eq!(shape(128), (Some(3), 7 + 7 + 1));
-        assert_eq!(shape(512), (Some(3), 7 + 7 + 7));
+        for n in 2..=16 {
+            assert_eq!(shape(n), (1, n - 1));
+        }
+        assert!((17..=64).all(|n| shape(n).0 == 2));
+        assert!((65..=512).all(|n| shape(n).0 <= 3));
+        assert_eq!([17, 24, 31].map(|n| shape(n).1), [8 + 1, 15 + 1, 15 + 1]);
+        assert_eq!(shape(64), (2, 15 + 3));
+        assert_eq!(shape(128), (3, 7 + 7 + 1));
+        assert_eq!(shape(512), (3, 7 + 7 + 7));
     }
 }

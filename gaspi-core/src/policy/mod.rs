@@ -7,7 +7,6 @@
 //! docs/performance.md has the measurements. No flag outside of this folder decides such a thing.
 
 pub(crate) mod acknowledge;
-pub mod binomial_tree;
 pub(crate) mod busy_poll;
 pub(crate) mod coalesce;
 pub(crate) mod focus;

@@ -4,7 +4,7 @@
 //! Invariant: a parent comes before its child in the order of the nodes and of the ranks in them,
 //! so that edges form no circle, whatever each rank knows of who lives.
 
-use super::binomial_tree::{self, height};
+use super::knomial_tree::KnomialTree;
 use crate::ids::Rank;
 use std::sync::Arc;
 
@@ -128,11 +128,12 @@ impl RankTree {
     /// With whom this rank keeps a connection; none for the first one that lives.
     pub(crate) fn parent(&self, lives: impl Fn(Rank) -> bool) -> Option<Rank> {
         let own = self.order.of_node(self.node);
-        if let Some(position) = parent_of(self.position, |at| lives(own[at])) {
+        if let Some(position) = parent_of(self.position, own.len(), |at| lives(own[at])) {
             return Some(own[position]);
         }
         let first_of = |node| self.first_of(node, &lives);
-        parent_of(self.node, |node| first_of(node).is_some()).and_then(first_of)
+        let node_lives = |node| first_of(node).is_some();
+        parent_of(self.node, self.order.nodes(), node_lives).and_then(first_of)
     }
 
     /// Whose parent this rank is, which lives.
@@ -141,7 +142,7 @@ impl RankTree {
         let lives_at = |at: usize| lives(own[at]);
         let in_node = children_of(self.position, own.len(), lives_at);
         let mut children: Vec<Rank> = in_node.into_iter().map(|at| own[at]).collect();
-        if parent_of(self.position, lives_at).is_none() {
+        if parent_of(self.position, own.len(), lives_at).is_none() {
             let first_of = |node| self.first_of(node, &lives);
             let node_lives = |node| first_of(node).is_some();
             let nodes = children_of(self.node, self.order.nodes(), node_lives);
@@ -152,12 +153,15 @@ impl RankTree {
 
     /// All ranks, those first that have most others below them while all live.
     pub(crate) fn highest_first(&self) -> Vec<Rank> {
+        let of_nodes = KnomialTree::binomial(self.order.nodes());
         let of_node = |node| {
+            let ranks = self.order.of_node(node);
+            let of_ranks = KnomialTree::binomial(ranks.len());
             let height_at = move |at| match at {
-                0 => u32::BITS + height(node),
-                position => height(position),
+                0 => u32::BITS + of_nodes.height(node),
+                position => of_ranks.height(position),
             };
-            let ranks = self.order.of_node(node).iter().enumerate();
+            let ranks = ranks.iter().enumerate();
             ranks.map(move |(at, rank)| (height_at(at), *rank))
         };
         let mut all: Vec<_> = (0..self.order.nodes()).flat_map(of_node).collect();
@@ -171,11 +175,12 @@ impl RankTree {
     }
 }
 
-/// The parent of an index; the next living ancestor if that one is gone, else the lowest living
-/// index.
-fn parent_of(of: usize, lives: impl Fn(usize) -> bool) -> Option<usize> {
+/// The parent of an index, of so many; the next living ancestor if that one is gone, else the
+/// lowest living index.
+fn parent_of(of: usize, count: usize, lives: impl Fn(usize) -> bool) -> Option<usize> {
+    let tree = KnomialTree::binomial(count);
     let mut ancestor = of;
-    while let Some(parent) = binomial_tree::parent(ancestor) {
+    while let Some(parent) = tree.parent(ancestor) {
         if lives(parent) {
             return Some(parent);
         }
@@ -187,13 +192,14 @@ fn parent_of(of: usize, lives: impl Fn(usize) -> bool) -> Option<usize> {
 /// The living indexes, of so many, whose parent this one is, which lives.
 fn children_of(of: usize, count: usize, lives: impl Fn(usize) -> bool) -> Vec<usize> {
     let mut above = vec![of];
-    if parent_of(of, &lives).is_none() && of != 0 {
+    if parent_of(of, count, &lives).is_none() && of != 0 {
         // It is in the place of all that were above others.
         above.push(0);
     }
+    let tree = KnomialTree::binomial(count);
     let mut children = Vec::new();
     while let Some(at) = above.pop() {
-        for index in binomial_tree::children(at, count) {
+        for index in tree.children(at) {
             if lives(index) { children.push(index) } else { above.push(index) }
         }
     }
