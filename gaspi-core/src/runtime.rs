@@ -433,7 +433,6 @@ impl Runtime {
         }
         self.end_progress();
         inner.endpoints.stream.connections.shut_down();
-        inner.endpoints.stream.sets.stop_listening();
         // After the announcement: whoever hosts the job sees the connection close.
         *inner.membership.lock() = None;
         inner.leave_arenas();

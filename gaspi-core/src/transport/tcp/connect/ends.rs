@@ -23,7 +23,7 @@ use crate::transport::tcp::dialing::Watch;
 use crate::wire::keepalive::KeepaliveMessage;
 use crate::wire::message::{GroupMessage, LastStep, Message};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 impl Record for Tcp<'_> {
     fn known_ends(&self) -> (u64, u64) {
@@ -93,7 +93,9 @@ impl Connector {
             let lives = tcp.up.ranks().liveness(again.rank) == liveness::JOINED;
             is_keepalive(&again.purpose) && tcp.watched_by(again.rank) == watched && lives
         };
-        self.again.iter().any(|again| of_it(again) && again.at <= soon)
+        let ends = self.ends.as_ref();
+        let counts = |again: &Again| !ends.is_some_and(|ends| ends.is_from_before(again.since));
+        self.again.iter().any(|again| of_it(again) && again.at <= soon && counts(again))
     }
 
     /// No keepalive connection with `rank` can be made, which has not ended.
@@ -183,6 +185,13 @@ impl Connector {
         if let Some(ends) = &mut self.ends {
             ends.refuses(rank, Instant::now());
         }
+    }
+
+    /// After which time `rank` is tried again, which has ended a connection for this purpose before
+    /// anything was proved.
+    pub(super) fn pause_with(&mut self, rank: Rank, purpose: &ConnectPurpose) -> Duration {
+        let ends = self.ends.as_mut().filter(|_| is_keepalive(purpose));
+        ends.map_or(AGAIN, |ends| ends.pause_with(rank))
     }
 
     /// `rank` has been reached.

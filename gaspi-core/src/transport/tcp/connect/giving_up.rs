@@ -39,7 +39,8 @@ impl Connector {
             // Who ends closes what others have connected to before nobody listens any more; and who
             // has too many unauthenticated peers at once turns some away. Nobody is dead because
             // this side lacks descriptors.
-            self.again.push(Again { at: Instant::now() + AGAIN, rank, purpose, since });
+            let pause = if turned_away { self.pause_with(rank, &purpose) } else { AGAIN };
+            self.again.push(Again { at: Instant::now() + pause, rank, purpose, since });
             return;
         }
         // It may be that of a connection which is about to be used.

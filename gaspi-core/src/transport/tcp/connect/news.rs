@@ -96,13 +96,15 @@ pub(super) struct Ends {
     known: KnownEnds,
     /// What has been told, in this order, and of whom.
     told: Vec<KeepaliveMessage>,
-    is_told: HashSet<Rank>,
+    is_told: HashMap<Rank, End>,
     /// The parent cannot be reached, and is tried again now and then.
     unreachable: bool,
     /// Since when ranks refuse connections. None of them is a parent.
     refusing: HashMap<Rank, Instant>,
     /// Since when this rank leaves.
     leaves_since: Option<Instant>,
+    /// Who has ended a connection since then before anything was proved.
+    turned_away_by: HashSet<Rank>,
     /// It leaves, and has had no parent.
     search: Option<Search>,
 }
@@ -127,10 +129,11 @@ impl Ends {
             seen: None,
             known: KnownEnds::default(),
             told: Vec::new(),
-            is_told: HashSet::new(),
+            is_told: HashMap::new(),
             unreachable: false,
             refusing: HashMap::new(),
             leaves_since: None,
+            turned_away_by: HashSet::new(),
             search: None,
         }
     }
@@ -165,7 +168,7 @@ impl Ends {
 
     /// Whether another rank of its node refuses connections, and nobody has said why.
     fn is_doubtful(&self, rank: Rank) -> bool {
-        let mut refusing = self.refusing.keys().filter(|other| !self.is_told.contains(*other));
+        let mut refusing = self.refusing.keys().filter(|other| !self.is_told.contains_key(*other));
         refusing.any(|other| *other != rank && self.tree.are_beside(*other, rank))
     }
 
@@ -175,7 +178,7 @@ impl Ends {
     /// would find each other too late.
     pub(super) fn is_early(&self, rank: Rank, waited: Duration) -> bool {
         let mut others = self.refusing.keys().filter(|other| **other != rank);
-        waited < AGAIN && others.all(|other| self.is_told.contains(other))
+        waited < AGAIN && others.all(|other| self.is_told.contains_key(other))
     }
 
     /// Takes note of what has changed, which is to be told from now on.
@@ -187,9 +190,10 @@ impl Ends {
         self.seen = Some(known);
         let mut news = Vec::new();
         for (rank, end) in record.ended_since(&mut self.known) {
-            if !self.is_told.insert(rank) {
+            if self.is_told.contains_key(&rank) {
                 continue;
             }
+            self.is_told.insert(rank, end);
             news.extend(match end {
                 End::Died => vec![KeepaliveMessage::Died(rank.0)],
                 End::Left => {
@@ -206,9 +210,13 @@ impl Ends {
 
     /// `rank` is about to be known to have died: what is to be told before, unless it was.
     pub(super) fn tell_early(&mut self, rank: Rank) -> Option<KeepaliveMessage> {
-        let died = self.is_told.insert(rank).then_some(KeepaliveMessage::Died(rank.0));
-        self.told.extend(died);
-        died
+        if self.is_told.contains_key(&rank) {
+            return None;
+        }
+        self.is_told.insert(rank, End::Died);
+        let died = KeepaliveMessage::Died(rank.0);
+        self.told.push(died);
+        Some(died)
     }
 
     /// All that has been told, for those who have not heard it.
@@ -223,7 +231,7 @@ impl Ends {
 
     /// Whether some live, as far as is known, and may be connected with.
     fn others_live(&self) -> bool {
-        let refusing = self.refusing.keys().filter(|rank| !self.is_told.contains(rank)).count();
+        let refusing = self.refusing.keys().filter(|rank| !self.is_told.contains_key(rank)).count();
         self.is_told.len() + refusing + 1 < self.size && !self.unreachable
     }
 
@@ -254,7 +262,9 @@ impl Ends {
             return None;
         }
         let may_live = |rank: &&Rank| {
-            **rank != self.me && !self.is_told.contains(*rank) && !self.refusing.contains_key(rank)
+            **rank != self.me
+                && !self.is_told.contains_key(*rank)
+                && !self.refusing.contains_key(rank)
         };
         search.order.iter().find(may_live).copied()
     }
@@ -271,7 +281,7 @@ impl Ends {
 
     /// Whether `rank` lives, as far as is known, and does not refuse connections.
     fn may_be_told(&self, rank: Rank) -> bool {
-        !self.is_told.contains(&rank) && !self.refusing.contains_key(&rank)
+        !self.is_told.contains_key(&rank) && !self.refusing.contains_key(&rank)
     }
 
     fn choose_parent(&mut self) {
@@ -325,6 +335,20 @@ impl Ends {
         }
     }
 
+    /// Whether what was begun then is from before this rank began to leave. It waits for no second
+    /// try of that.
+    pub(super) fn is_from_before(&self, begun: Instant) -> bool {
+        self.leaves_since.is_some_and(|since| begun < since)
+    }
+
+    /// After which time a keepalive connection with `rank` is tried again, which has ended one before
+    /// anything was proved. One that does so while this rank leaves has left too, as a rule, and
+    /// refuses the next one.
+    pub(super) fn pause_with(&mut self, rank: Rank) -> Duration {
+        let is_first = self.leaves_since.is_some() && self.turned_away_by.insert(rank);
+        if is_first { Duration::ZERO } else { AGAIN }
+    }
+
     /// `rank` has been reached.
     pub(super) fn does_not_refuse(&mut self, rank: Rank) {
         if self.refusing.remove(&rank).is_some() {
@@ -333,9 +357,9 @@ impl Ends {
     }
 
     /// Whether somebody has heard that this rank leaves who tells others, of those with whom it has
-    /// keepalive connections.
+    /// keepalive connections. What one has said that has died meanwhile does not count.
     pub(super) fn is_heard<'a>(&self, mut all: impl Iterator<Item = &'a Conversation>) -> bool {
-        all.any(Conversation::is_heard)
+        all.any(|of| of.is_heard() && self.is_told.get(&of.rank) != Some(&End::Died))
     }
 
     /// Whether this rank, which leaves, has to be heard by others, or to hear what those behind it

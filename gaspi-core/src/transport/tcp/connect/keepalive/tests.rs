@@ -202,6 +202,60 @@ fn a_rank_that_leaves_waits_for_nobody_where_all_have_left() {
     }
 }
 
+/// Whether `b` listens.
+fn connects_to(b: &Runtime) -> bool {
+    let mut addresses = b.inner().ranks.cards.at(Rank(1)).endpoints();
+    addresses.any(|address| TcpStream::connect_timeout(&address, DEAD_AFTER).is_ok())
+}
+
+#[test]
+fn a_rank_that_ends_refuses_connections_before_it_closes_those_that_it_has() {
+    let [a, b] = ranks("refuses-first");
+    assert!(connects_to(&b));
+    let (mut unproved, _) = begin_keepalive(&b);
+    b.inner().endpoints.stream.polling.stop();
+    b.inner().endpoints.stream.sets.wakeup.wake();
+    unproved.read_to_end(&mut Vec::new()).expect("it is closed");
+    assert!(!connects_to(&b), "it listens though nobody accepts");
+    drop((a, b));
+}
+
+/// Who accepts connections and ends them may have left, or has too many of them.
+#[test]
+fn who_leaves_tries_one_that_ends_a_connection_at_once_the_first_time_only() {
+    let [a, b] = ranks("ends-connections");
+    let (inner, sets) = (a.inner(), &b.inner().endpoints.stream.sets);
+    inner.endpoints.stream.polling.stop();
+    inner.endpoints.stream.sets.wakeup.wake();
+    // Here they are accepted instead.
+    let listeners = sets.remote_listeners();
+    listeners.iter().for_each(|listener| sets.poll.remove(listener.as_fd()));
+    let accept = || {
+        let mut all = listeners.iter();
+        all.find_map(|listener| tcp::accept(listener.as_fd()).expect("it listens"))
+    };
+    let mut connecting = Connector::new(inner.tcp());
+    connecting.say_farewell(inner.tcp());
+    let begin = Instant::now();
+    for is_first in [true, false] {
+        while accept().map(drop).is_none() {
+            assert!(begin.elapsed() < PATIENCE, "nobody connects");
+            connecting.turn(inner.tcp());
+        }
+        let ended = Instant::now();
+        while connecting.again.is_empty() {
+            assert!(begin.elapsed() < PATIENCE, "the end is not seen");
+            (0..=connecting.next).for_each(|number| connecting.serve_attempt(inner.tcp(), number));
+            // By another address of it.
+            drop(accept());
+        }
+        let seen = Instant::now();
+        let at = connecting.again.iter().next().expect("it is tried again").at;
+        assert!(if is_first { at <= seen } else { at >= ended + AGAIN }, "{is_first}");
+    }
+    drop((a, b));
+}
+
 #[test]
 fn a_silent_host_is_asked_for_as_long_as_it_is_waited_for() {
     for (dead_after, wanted) in [(3, (1, 1)), (5, (1, 3)), (129, (1, 127)), (3600, (29, 124))] {

@@ -61,9 +61,9 @@ struct Played {
     stage: Stage,
     /// Its sides of connections.
     sides: Vec<usize>,
-    /// Who is being connected to, and who will be tried again when.
+    /// Who is being connected to; who will be tried again when, and since when it is tried.
     dials: Vec<(Rank, Purpose)>,
-    later: Vec<(Duration, Rank)>,
+    later: Vec<(Duration, Rank, Duration)>,
     of_others: OfOthers,
     /// Ends of processes of its host that it has seen.
     processes: usize,
@@ -125,6 +125,7 @@ enum Event {
     ProcessEnded(Rank, Rank),
     Look(Rank),
     Leaves(Rank),
+    Dies(Rank),
 }
 
 /// What one rank knows.
@@ -179,8 +180,9 @@ pub(super) struct Job {
     now: Duration,
     counted: Counted,
     counted_from: Duration,
-    /// How long each took that has left.
+    /// How long each took that has left, and who had heard it that was not known to be dead.
     leaving: Vec<Duration>,
+    heard_by: BTreeMap<Rank, Vec<Rank>>,
     /// By these numbers things take longer.
     uneven: Option<Seed>,
 }
@@ -213,6 +215,7 @@ impl Job {
             counted: Counted::default(),
             counted_from: Duration::ZERO,
             leaving: Vec::new(),
+            heard_by: BTreeMap::new(),
             uneven: None,
         };
         (0..size).for_each(|rank| job.turn(Rank(rank as u16)));
@@ -260,6 +263,11 @@ impl Job {
         self.after(time, Event::Leaves(rank));
     }
 
+    /// A rank is killed after this time.
+    pub(super) fn kill_after(&mut self, time: Duration, rank: Rank) {
+        self.after(time, Event::Dies(rank));
+    }
+
     /// A rank leaves.
     pub(super) fn leave(&mut self, rank: Rank) {
         let host = &mut self.hosts[rank.index() / self.per_host];
@@ -287,6 +295,20 @@ impl Job {
         &self.leaving
     }
 
+    /// Whether one takes another one for dead.
+    pub(super) fn takes_for_dead(&self, of: Rank, rank: Rank) -> bool {
+        self.host_of(of).dead.contains(&rank)
+    }
+
+    /// Whether all that have heard `rank`, which has left, have died since, or have left and were
+    /// heard by such only: then there may be nobody who knows.
+    pub(super) fn is_heard_by_the_dead(&self, rank: Rank) -> bool {
+        match self.heard_by.get(&rank) {
+            Some(all) => !all.is_empty() && all.iter().all(|rank| self.is_heard_by_the_dead(*rank)),
+            None => !self.runs(rank),
+        }
+    }
+
     /// Those that stay, and connections among them.
     pub(super) fn living(&self) -> impl Iterator<Item = Rank> + '_ {
         let all = self.ranks.iter().zip(0..);
@@ -302,11 +324,11 @@ impl Job {
     pub(super) fn knows(&self, of: Rank, ends: &[(Rank, End)]) -> bool {
         let (record, told) = (self.record(of), &self.ranks[of.index()].ends.is_told);
         let mut known = record.ended_since(&mut KnownEnds::default());
-        known.sort_unstable_by_key(|(rank, _)| *rank);
-        known.dedup_by_key(|(rank, _)| *rank);
+        known.sort_unstable_by_key(|(rank, end)| (*rank, *end == End::Died));
+        known.dedup();
         let is_whole = |end: &(Rank, End)| {
             let last = || record.last_steps(end.0) == [LAST];
-            told.contains(&end.0) && (end.1 == End::Died || last())
+            told.contains_key(&end.0) && (end.1 == End::Died || last())
         };
         known == ends && ends.iter().all(is_whole)
     }
@@ -406,10 +428,10 @@ impl Job {
 
     fn is_about_to_watch(&self, me: Rank, rank: Rank) -> bool {
         let (wanted, soon) = (self.watched_by(me, rank), self.now + AGAIN);
-        let record = self.record(me);
-        let mut later = self.ranks[me.index()].later.iter();
-        later.any(|(at, of)| {
-            self.watched_by(me, *of) == wanted && record.takes_part(*of) && *at <= soon
+        let (record, of_me) = (self.record(me), &self.ranks[me.index()]);
+        of_me.later.iter().any(|(at, of, since)| {
+            let counts = self.watched_by(me, *of) == wanted && record.takes_part(*of);
+            counts && *at <= soon && !of_me.ends.is_from_before(self.began + *since)
         })
     }
 
@@ -422,7 +444,7 @@ impl Job {
         (time, since): (Duration, Duration),
     ) {
         if purpose == Purpose::Keepalive {
-            self.ranks[me.index()].later.push((self.now + time, rank));
+            self.ranks[me.index()].later.push((self.now + time, rank, since));
         }
         self.after(time, Event::Again(me, rank, purpose, since));
     }

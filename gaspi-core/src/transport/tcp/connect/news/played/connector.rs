@@ -26,11 +26,11 @@ impl Job {
             Event::Done(by, to, purpose, side) => self.done(by, to, purpose, side),
             Event::Again(by, to, purpose, since) => {
                 let now = self.now;
-                self.ranks[by.index()].later.retain(|later| *later != (now, to));
+                self.ranks[by.index()].later.retain(|(at, of, _)| *of != to || *at > now);
                 if self.runs(by) && self.record(by).takes_part(to) {
                     self.begin(by, to, purpose, since);
-                    self.turn(by);
                 }
+                self.turn(by);
             }
             Event::ProcessEnded(of, rank) => {
                 if self.runs(of) {
@@ -39,6 +39,7 @@ impl Job {
                 }
             }
             Event::Leaves(rank) => self.leave(rank),
+            Event::Dies(rank) => self.kill(rank),
             Event::Look(rank) => {
                 self.turn(rank);
                 if self.leaves(rank) {
@@ -90,6 +91,10 @@ impl Job {
                 || !connects && !of_me.ends.has_to_stay(self.conversations(me)))
         {
             self.leaving.push(self.now - since);
+            let dead = &self.host_of(me).dead;
+            let heard = self.conversations(me).filter(|of| of.is_heard());
+            let heard = heard.map(|of| of.rank).filter(|of| !dead.contains(of)).collect();
+            self.heard_by.insert(me, heard);
             self.go(me);
         }
     }
@@ -159,10 +164,23 @@ impl Job {
         let (me, of) = (self.sides[side].of, self.sides[side].conversation.rank);
         if self.sides[side].conversation.takes_leave {
             self.sides[side].conversation.closed = true;
-        } else if self.end_watch(side).is_some() && self.record(me).takes_part(of) {
-            self.begin(me, of, Purpose::Probe, self.now);
+        } else if self.end_watch(side).is_some() {
+            match self.record(me).takes_part(of) {
+                true => self.begin(me, of, Purpose::Probe, self.now),
+                false => self.watch_by_another(me, of),
+            }
         }
         self.turn(me);
+    }
+
+    /// Has the host of one that has left watched by the next rank of it, where that is to connect
+    /// with this one: it may have died meanwhile.
+    fn watch_by_another(&mut self, me: Rank, than: Rank) {
+        let mut others = self.of_host(than).filter(|rank| self.record(me).takes_part(*rank));
+        let next = others.next().filter(|rank| self.ranks[me.index()].ends.is_neighbour(*rank));
+        if let Some(rank) = next.filter(|rank| !self.has_keepalive(me, *rank)) {
+            self.later(me, rank, Purpose::Keepalive, (REPLACED, self.now + REPLACED));
+        }
     }
 
     fn refused(&mut self, by: Rank, to: Rank, purpose: Purpose, since: Duration) {
@@ -201,7 +219,11 @@ impl Job {
     fn proved(&mut self, by: Rank, to: Rank, purpose: Purpose, since: Duration) {
         if !self.runs(to) || !self.runs(by) {
             if self.end_dial(by, to, purpose) {
-                self.later(by, to, purpose, (AGAIN, since));
+                let pause = match purpose {
+                    Purpose::Keepalive => self.ranks[by.index()].ends.pause_with(to),
+                    Purpose::Probe => AGAIN,
+                };
+                self.later(by, to, purpose, (pause, since));
             }
             return;
         }
