@@ -264,6 +264,8 @@ impl Progress {
                 self.turn(&mut events);
             }
             self.connector.say_farewell(self.served.tcp());
+            // It may have nobody to tell as yet, of whom something would wake this thread.
+            self.connector.turn(self.served.tcp());
             let until = Instant::now() + LAST_WORD;
             while self.connector.has_to_stay() && Instant::now() < until {
                 self.turn(&mut events);
