@@ -271,8 +271,8 @@ impl Progress {
                 self.turn(&mut events);
             }
         }
-        // Before those that have connected see the end of it: they may try again at once, and are to
-        // be refused then.
+        // Before those that have connected see the end of it: they may try again at once, and are
+        // to be refused then.
         self.served.tcp().table.sets.stop_listening();
         self.connector.shut_down();
     }

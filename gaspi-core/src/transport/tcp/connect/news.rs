@@ -341,9 +341,9 @@ impl Ends {
         self.leaves_since.is_some_and(|since| begun < since)
     }
 
-    /// After which time a keepalive connection with `rank` is tried again, which has ended one before
-    /// anything was proved. One that does so while this rank leaves has left too, as a rule, and
-    /// refuses the next one.
+    /// After which time a keepalive connection with `rank` is tried again, which has ended one
+    /// before anything was proved. One that does so while this rank leaves has left too, as a rule,
+    /// and refuses the next one.
     pub(super) fn pause_with(&mut self, rank: Rank) -> Duration {
         let is_first = self.leaves_since.is_some() && self.turned_away_by.insert(rank);
         if is_first { Duration::ZERO } else { AGAIN }
