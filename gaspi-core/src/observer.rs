@@ -57,9 +57,7 @@ impl Observer {
     /// It could not be mapped.
     pub fn new(area: &OwnedFd, layout: SharedLayout) -> Result<Observer> {
         let (ranks, groups) = (layout.ranks(), layout.groups());
-        let locals = (0..ranks).map(|rank| Rank(rank as u16)).collect();
-        let area = SharedArea::map(area, ranks, groups, Rank(0), locals)?;
-        Ok(Observer { area, groups })
+        Ok(Observer { area: SharedArea::observed(area, ranks, groups)?, groups })
     }
 
     /// Where `rank` is in its life.
@@ -155,8 +153,8 @@ mod tests {
         let fd = memory::create(c"gaspi-test", layout.bytes(), false).expect("memory");
         let locals = || (0..RANKS).map(|rank| Rank(rank as u16)).collect();
         let map = |rank| SharedArea::map(&fd, RANKS, GROUPS, Rank(rank), locals()).expect("area");
-        let observer = Observer::new(&fd, layout).expect("observer");
-        ((0..RANKS as u16).map(map).collect(), observer)
+        let areas = (0..RANKS as u16).map(map).collect();
+        (areas, Observer::new(&fd, layout).expect("observer"))
     }
 
     /// What is seen of `rank` while a thread of it sleeps in `call`.

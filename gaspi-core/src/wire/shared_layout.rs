@@ -7,15 +7,17 @@
 //! the node, and `g` groups:
 //!
 //! ```text
-//! control pages    n * 4096
-//! arrival slots    n * g * 2 * 64
-//! progress marks   n * g * 128
 //! liveness         n * 4
 //! deaths           4                      0, or a count of news of them
 //! departures       4                      a count
 //! watchers         n * 8                  by the number of the node that is watched
 //! order of ends    n * 4                  0, or where the end of a rank stands in the log, from 1
 //! log of ends      n * 4                  0, or a rank and 1, in the order of the ends
+//! numbers          n * 4                  0, or the number on the node, from 1, of a rank that maps it
+//! parts of ranks   (1 + p) * (4096 + g * 256), each at a multiple of 4096
+//!   control page   4096
+//!   arrival slots  g * 2 * 64
+//!   progress marks g * 128
 //! passive slots    p * p * 64             by receiver, then sender
 //! passive outbox   p * 64 * 65536         by sender
 //! staging          p * g * 2 * 16384
@@ -24,12 +26,12 @@
 //! arenas           p * 4102 MiB or more   behind the rest for p = n
 //! ```
 //!
-//! What comes first lies there by rank of the job, or by node: fast paths look at it, and tools,
-//! which do not know who is of the node. It takes 12 KiB of addresses for each rank of the job,
-//! with 32 groups. The rest, 13 MiB for a rank, lies there by [`Place`]: by the number of a rank
-//! among those of its node. The file may be larger than a layout: where it is made it is not always
-//! known how many ranks of the node there will be. It may also end before the arenas, which are
-//! then files of their own.
+//! What comes first is kept of all ranks of the job, and takes 28 bytes for each. The rest, 13 MiB
+//! for a rank of the node, lies there by its number among those of the node ([`Place`]). What tools
+//! look at lies where it would for any number of these, and the numbers tell them whose it is. The
+//! first part of a rank is nobody's: it stays zero, and stands for ranks that are not of the node.
+//! The file may be larger than a layout: where it is made it is not always known how many ranks of
+//! the node there will be. It may also end before the arenas, which are then files of their own.
 
 use crate::ids::Rank;
 use crate::os::memory::{HUGE_PAGE, PAGE};
@@ -46,7 +48,8 @@ pub(crate) const MARK_BYTES: usize = 128;
 /// Bytes of the slot for passive messages of one rank to another.
 pub(crate) const PASSIVE_SLOT_BYTES: usize = 64;
 /// Bytes of the word that tells where a rank is in its life, of those that count deaths and
-/// departures, and of those that tell in which order ranks have ended.
+/// departures, and of those that tell in which order ranks have ended, or which number they have on
+/// their node.
 pub(crate) const LIVENESS_BYTES: usize = 4;
 /// Ranks of a node that watch another node, each on behalf of all of its own: one may be stopped.
 pub(crate) const WATCHERS: usize = 2;
@@ -81,9 +84,16 @@ pub(crate) const ARENA_BYTES: u64 = 4 << 30;
 /// Words of its notification space.
 pub(crate) const ARENA_WORDS: u32 = 1 << 20;
 
+/// Parts of ranks begin at multiples of this.
+const PART_ALIGNMENT: u64 = CONTROL_PAGE_BYTES as u64;
+
 /// The number of a rank among those of its node, in the order of the ranks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place(pub(crate) u32);
+
+/// The same from 1 on, or 0 for a rank of another node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Number(pub(crate) u32);
 
 /// The layout for a number of ranks, of those of the node, and of groups that each can have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -99,7 +109,8 @@ impl SharedLayout {
         SharedLayout { ranks: ranks as u64, groups: group_max as u64, locals: ranks as u64 }
     }
 
-    /// The same for a node of so many ranks. What lies there by rank stays where it is.
+    /// The same for a node of so many ranks. What is kept of all ranks, and the parts of those of the
+    /// node, stay where they are.
     pub(crate) const fn of_node(self, locals: u32) -> SharedLayout {
         SharedLayout { locals: locals as u64, ..self }
     }
@@ -137,20 +148,35 @@ impl SharedLayout {
         (header + u64::from(ARENA_WORDS) * 4).next_multiple_of(HUGE_PAGE) + ARENA_BYTES
     }
 
-    #[inline]
-    pub(crate) fn control_page(self, rank: Rank) -> u64 {
-        u64::from(rank.0) * CONTROL_PAGE_BYTES as u64
+    /// Bytes of the part of a rank.
+    pub(crate) fn part_bytes(self) -> u64 {
+        let of_group = 2 * ARRIVAL_SLOT_BYTES + MARK_BYTES;
+        let bytes = CONTROL_PAGE_BYTES as u64 + self.groups * of_group as u64;
+        bytes.next_multiple_of(PART_ALIGNMENT)
     }
 
-    /// Two, one for each parity of a step.
-    #[inline]
-    pub(crate) fn arrival_slots(self, rank: Rank, group: usize) -> u64 {
-        self.all_arrival_slots() + self.member(rank, group) * 2 * ARRIVAL_SLOT_BYTES as u64
+    /// Where the parts of ranks begin, with that of nobody.
+    pub(crate) fn parts(self) -> u64 {
+        let end = self.numbers() + self.ranks * LIVENESS_BYTES as u64;
+        end.next_multiple_of(PART_ALIGNMENT)
     }
 
+    /// Where those of all ranks of the node end.
+    pub(crate) fn parts_end(self) -> u64 {
+        self.parts() + (1 + self.locals) * self.part_bytes()
+    }
+
+    /// Where in its part the arrival slots of a rank for a group lie: two, one for each parity of a
+    /// step.
     #[inline]
-    pub(crate) fn mark(self, rank: Rank, group: usize) -> u64 {
-        self.marks() + self.member(rank, group) * MARK_BYTES as u64
+    pub(crate) fn arrival_slots_in_part(self, group: usize) -> u64 {
+        (CONTROL_PAGE_BYTES + group * 2 * ARRIVAL_SLOT_BYTES) as u64
+    }
+
+    /// The same of its progress mark.
+    #[inline]
+    pub(crate) fn mark_in_part(self, group: usize) -> u64 {
+        self.arrival_slots_in_part(self.groups as usize) + (group * MARK_BYTES) as u64
     }
 
     #[inline]
@@ -186,19 +212,18 @@ impl SharedLayout {
     }
 
     /// Bytes of the lines that a rank publishes as a leader.
-    fn lines_of_rank(self) -> u64 {
+    pub(crate) fn lines_of_rank(self) -> u64 {
         2 * (self.lines_bytes(0) + (self.groups - 1) * self.lines_bytes(1))
     }
 
-    /// One word for each rank.
     #[inline]
-    pub(crate) fn liveness(self) -> u64 {
-        self.marks() + self.ranks * self.groups * MARK_BYTES as u64
+    pub(crate) fn liveness(self, rank: Rank) -> u64 {
+        u64::from(rank.0) * LIVENESS_BYTES as u64
     }
 
     #[inline]
     pub(crate) fn deaths(self) -> u64 {
-        self.liveness() + self.ranks * LIVENESS_BYTES as u64
+        self.ranks * LIVENESS_BYTES as u64
     }
 
     /// How many ranks of the node have left, or have given up watching another node.
@@ -223,9 +248,9 @@ impl SharedLayout {
         self.end_order() + self.ranks * LIVENESS_BYTES as u64
     }
 
-    #[inline]
-    fn member(self, rank: Rank, group: usize) -> u64 {
-        u64::from(rank.0) * self.groups + group as u64
+    /// One word for each rank.
+    pub(crate) fn numbers(self) -> u64 {
+        self.ends_log() + self.ranks * LIVENESS_BYTES as u64
     }
 
     #[inline]
@@ -234,19 +259,8 @@ impl SharedLayout {
     }
 
     #[inline]
-    fn all_arrival_slots(self) -> u64 {
-        self.ranks * CONTROL_PAGE_BYTES as u64
-    }
-
-    #[inline]
-    fn marks(self) -> u64 {
-        self.all_arrival_slots() + self.ranks * self.groups * 2 * ARRIVAL_SLOT_BYTES as u64
-    }
-
-    #[inline]
     fn passive_slots(self) -> u64 {
-        let end = self.ends_log() + self.ranks * LIVENESS_BYTES as u64;
-        end.next_multiple_of(PASSIVE_SLOT_BYTES as u64)
+        self.parts_end()
     }
 
     #[inline]
@@ -274,41 +288,42 @@ mod tests {
     #[test]
     fn offsets_stay_the_same() {
         let layout = SharedLayout::new(70, 3).of_node(5);
-        let (rank, place, other) = (Rank(64), Place(4), Place(2));
+        let (place, other) = (Place(4), Place(2));
         let offsets = [
-            layout.control_page(rank),
-            layout.arrival_slots(rank, 1),
-            layout.mark(rank, 1),
-            layout.liveness(),
+            layout.liveness(Rank(64)),
             layout.deaths(),
             layout.departures(),
             layout.watchers(69),
             layout.end_order(),
             layout.ends_log(),
+            layout.numbers(),
+            layout.parts(),
+            layout.part_bytes(),
+            layout.arrival_slots_in_part(1),
+            layout.mark_in_part(1),
             layout.passive_slot(place, other),
             layout.outbox(place, 63),
             layout.stage(place, 1, 1),
             layout.lines(place, 1, 1),
             layout.bytes(),
         ];
-        let arrival_slots = 70 * 4096;
-        let marks = arrival_slots + 70 * 3 * 2 * 64;
-        let liveness = marks + 70 * 3 * 128;
-        let passive_slots = liveness + 1408;
-        let outboxes: u64 = 393_216;
+        let passive_slots = 4096 + 6 * 8192;
+        let outboxes: u64 = 65_536;
         let stages = outboxes + 5 * 64 * 65536;
         let lines: u64 = stages + 5 * 3 * 2 * 16384;
         let of_rank = 2 * (143_360 + 2 * 131_072);
         let expected = [
-            64 * 4096,
-            arrival_slots + 193 * 2 * 64,
-            marks + 193 * 128,
-            liveness,
-            liveness + 280,
-            liveness + 284,
-            liveness + 288 + 69 * 8,
-            liveness + 848,
-            liveness + 1128,
+            64 * 4,
+            280,
+            284,
+            288 + 69 * 8,
+            848,
+            1128,
+            1408,
+            4096,
+            8192,
+            4096 + 128,
+            4096 + 3 * 128 + 128,
             passive_slots + 22 * 64,
             outboxes + (4 * 64 + 63) * 65536,
             stages + 27 * 16384,
@@ -322,14 +337,15 @@ mod tests {
     fn a_node_takes_room_for_its_own_ranks() {
         let job = SharedLayout::new(65_535, 32);
         let node = job.of_node(64);
-        // Little more than 12 KiB for each rank of the job, and for each of the node 13 MiB and
+        // Little more than 28 bytes for each rank of the job, and for each of the node 13 MiB and
         // what lines of all take.
         let of_local = (13 << 20) + 64 * LINES_BYTES_MAX as u64;
-        assert!(node.bytes() < 65_536 * (12 << 10) + 65 * of_local, "{}", node.bytes());
+        assert!(node.bytes() < 65_536 * 28 + 65 * of_local, "{}", node.bytes());
+        assert!(node.parts_end() < 65_536 * 28 + 66 * (12 << 10), "{}", node.parts_end());
         assert!(node.bytes() < job.bytes() / 500);
         // What tools read lies where it would for all.
-        assert_eq!(node.liveness(), job.liveness());
-        assert_eq!(node.mark(Rank(7), 3), job.mark(Rank(7), 3));
+        assert_eq!((node.numbers(), node.parts()), (job.numbers(), job.parts()));
+        assert_eq!(node.part_bytes(), job.part_bytes());
         let last = node.lines(Place(63), 31, 1) + node.lines_bytes(31);
         assert!(last <= node.bytes());
     }

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::ids::Rank;
 
 /// The version of this protocol; a [`Join`] of another version is refused in words.
-pub(crate) const VERSION: u16 = 10;
+pub(crate) const VERSION: u16 = 11;
 /// Bytes of the largest frame, its length included.
 pub(crate) const FRAME_MAX: usize = 64 * 1024;
 /// Bytes of a string; longer ones are cut when they are sent.

@@ -1,10 +1,10 @@
 //! The memory that all ranks of a node map: control pages, passive slots, arrival slots.
 //!
 //! One memory file per job and node, made by the exchange server, sparse: only what is used
-//! takes memory. Small parts are laid out for all ranks of the job, whichever node they are on, the
-//! large ones for those of the node. Ranks of other nodes have nothing here but their liveness
-//! words, where the node keeps what it knows of them. What they send to a group's members is kept
-//! in [`crate::remote_arrivals`].
+//! takes memory. It is laid out for the ranks of the node, by their numbers there ([`numbers`]). Of
+//! all ranks of the job, whichever node they are on, it has but a few words, where the node keeps
+//! what it knows of their lives. What ranks of other nodes send to a group's members is kept in
+//! [`crate::remote_arrivals`].
 //! Each part has one writer (a control page: its rank, but for its wakeup and a count of ranks that
 //! have closed; a liveness word: its rank, and whoever notices a death; a passive or arrival slot:
 //! its sender), so a process that dies leaves nothing locked. Where each part lies is in
@@ -19,6 +19,7 @@ use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::shm::area::arenas::Arenas;
+use crate::transport::shm::area::numbers::Numbers;
 use crate::transport::shm::job_label::JobLabel;
 use crate::transport::shm::pairs::PairWords;
 use crate::transport::shm::wakeup::WakeupSockets;
@@ -74,6 +75,12 @@ struct WakeupWords {
     awaited: AtomicU32,
     /// How many sleep on their sockets instead of the futex.
     on_sockets: AtomicU32,
+}
+
+impl WakeupWords {
+    fn eventcount(&self) -> EventCount<'_, AtomicU32> {
+        EventCount { sequence: &self.sequence, awaited: &self.awaited }
+    }
 }
 
 #[repr(C, align(4096))]
@@ -140,18 +147,29 @@ const _: () = {
     assert!(size_of::<AtomicU32>() == LIVENESS_BYTES);
 };
 
+fn map(fd: &OwnedFd, layout: SharedLayout, bytes: u64) -> Result<Mapping> {
+    check_sealed(fd.as_fd(), layout.bytes()).map_err(|_| Error::Meeting {
+        reason: "the launcher and this program use different versions of this library".to_owned(),
+    })?;
+    let mapping = Mapping::new(fd.as_fd(), 0, bytes)
+        .map_err(|error| Error::mapping("mapping the shared area", bytes, &error))?;
+    mapping.keep_from_core_dumps();
+    Ok(mapping)
+}
+
 /// The shared area as one rank maps it.
 #[derive(Debug)]
 pub(crate) struct SharedArea {
     mapping: Mapping,
     layout: SharedLayout,
-    /// Where the liveness words begin, and the word about deaths lies.
-    liveness: u64,
-    deaths: u64,
+    /// Where the parts of ranks begin, how long each is, and where that of this rank lies.
+    parts: u64,
+    part_bytes: u64,
+    own_part: u64,
     own: Rank,
-    /// The ranks of this node, ascending, and whether they follow one another.
+    /// The ranks of this node, ascending, and the numbers that they have there.
     locals: Box<[Rank]>,
-    are_neighbours: bool,
+    numbers: Numbers,
     /// How far the log of ends is known to be written.
     logged: AtomicU32,
     /// Which ranks of other nodes have said goodbye to this one.
@@ -177,34 +195,41 @@ impl SharedArea {
         locals: Box<[Rank]>,
     ) -> Result<SharedArea> {
         let layout = SharedLayout::new(ranks, group_max).of_node(locals.len() as u32);
-        check_sealed(fd.as_fd(), layout.bytes()).map_err(|_| Error::Meeting {
-            reason: "the launcher and this program use different versions of this library"
-                .to_owned(),
-        })?;
-        let mapping = Mapping::new(fd.as_fd(), 0, layout.bytes())
-            .map_err(|error| Error::mapping("mapping the shared area", layout.bytes(), &error))?;
-        mapping.keep_from_core_dumps();
-        let are_neighbours = locals.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0);
-        let remote = if locals.len() < ranks as usize { ranks } else { 0 };
-        let left = (0..remote).map(|_| AtomicBool::new(false)).collect();
-        let membarrier = AtomicBool::new(false);
-        let (liveness, deaths) = (layout.liveness(), layout.deaths());
         let arenas = Arenas::behind(fd, layout, locals.len());
-        Ok(SharedArea {
+        let numbers = Numbers::of(&locals);
+        let mapping = map(fd, layout, layout.bytes())?;
+        let area = SharedArea { arenas, ..SharedArea::new(mapping, layout, own, locals, numbers) };
+        // Nothing else is published by it: what tools then look at is zero, or of this rank.
+        area.number_word(own).store(area.numbers.of_rank(own).0, Ordering::Relaxed);
+        Ok(area)
+    }
+
+    fn new(
+        mapping: Mapping,
+        layout: SharedLayout,
+        own: Rank,
+        locals: Box<[Rank]>,
+        numbers: Numbers,
+    ) -> SharedArea {
+        let ranks = layout.ranks();
+        let remote = if locals.len() < ranks as usize { ranks } else { 0 };
+        let (parts, part_bytes) = (layout.parts(), layout.part_bytes());
+        SharedArea {
             mapping,
             layout,
-            liveness,
-            deaths,
+            parts,
+            part_bytes,
+            own_part: parts + u64::from(numbers.of_rank(own).0) * part_bytes,
             own,
             locals,
-            are_neighbours,
+            numbers,
             logged: AtomicU32::new(0),
-            left,
+            left: (0..remote).map(|_| AtomicBool::new(false)).collect(),
             wakeup_sockets: None,
-            membarrier,
-            arenas,
+            membarrier: AtomicBool::new(false),
+            arenas: None,
             _label: None,
-        })
+        }
     }
 
     /// The same in a process that says, to tools, which rank of which job it is.
@@ -242,20 +267,35 @@ impl SharedArea {
         unsafe { &*pointer }
     }
 
+    /// Where the part of `rank` lies: of this node, but for tools.
+    #[inline]
+    fn part(&self, rank: Rank) -> u64 {
+        self.parts + u64::from(self.numbers.of_rank(rank).0) * self.part_bytes
+    }
+
+    #[inline]
     fn page(&self, rank: Rank) -> &ControlPage {
-        self.at(self.layout.control_page(rank))
+        self.at(self.part(rank))
+    }
+
+    fn own_page(&self) -> &ControlPage {
+        self.at(self.own_part)
     }
 
     fn liveness_word(&self, rank: Rank) -> &AtomicU32 {
-        self.at(self.liveness + u64::from(rank.0) * LIVENESS_BYTES as u64)
+        self.at(self.layout.liveness(rank))
+    }
+
+    fn number_word(&self, rank: Rank) -> &AtomicU32 {
+        self.at(self.layout.numbers() + u64::from(rank.0) * LIVENESS_BYTES as u64)
     }
 
     fn deaths(&self) -> &AtomicU32 {
-        self.at(self.deaths)
+        self.at(self.layout.deaths())
     }
 
     fn departures(&self) -> &AtomicU32 {
-        self.at(self.deaths + LIVENESS_BYTES as u64)
+        self.at(self.layout.departures())
     }
 
     /// Whether no rank is known to have died; if not, `liveness` tells which.
@@ -299,7 +339,7 @@ impl SharedArea {
 
     /// Announces that this rank takes part.
     pub(crate) fn join(&self) {
-        let page = self.page(self.own);
+        let page = self.own_page();
         page.membarrier.store(membarrier::register_global().into(), Ordering::Relaxed);
         page.descriptor_domain.store(process::descriptor_domain(), Ordering::Relaxed);
         self.show_arenas();
@@ -386,13 +426,12 @@ impl SharedArea {
     }
 
     fn wakeup(&self, rank: Rank) -> EventCount<'_, AtomicU32> {
-        let words = &self.page(rank).wakeup;
-        EventCount { sequence: &words.sequence, awaited: &words.awaited }
+        self.page(rank).wakeup.eventcount()
     }
 
     /// This rank's own eventcount, to sleep on.
     pub(crate) fn own_wakeup(&self) -> EventCount<'_, AtomicU32> {
-        self.wakeup(self.own)
+        self.own_page().wakeup.eventcount()
     }
 
     /// A note of this rank for a thread that is about to sleep, taken by writing
@@ -403,7 +442,7 @@ impl SharedArea {
             // Acquire: what the note's former thread wrote is over.
             note.call.compare_exchange(0, new, Ordering::Acquire, order).is_ok()
         };
-        self.page(self.own).notes.iter().find(take)
+        self.own_page().notes.iter().find(take)
     }
 
     /// What the sleeping threads of `rank` wait for; free notes are among them.
@@ -418,7 +457,7 @@ impl SharedArea {
 
     /// The same of this rank, which writes it.
     pub(crate) fn own_pairs(&self) -> &PairWords {
-        self.pairs(self.own)
+        &self.own_page().pairs
     }
 
     /// The fence of a sleeper of this rank, which pays for those of its wakers that are fenced by
@@ -460,7 +499,7 @@ impl SharedArea {
     /// While the value lives, whoever wakes this rank also sends to the wakeup socket among its
     /// sockets. To be made before the sleeper announces itself.
     pub(crate) fn sleep_on_sockets(&self) -> OnSockets<'_> {
-        let word = &self.page(self.own).wakeup.on_sockets;
+        let word = &self.own_page().wakeup.on_sockets;
         // Ordered before the second look by the fence of the announcement.
         word.fetch_add(1, Ordering::Relaxed);
         OnSockets { word }
@@ -480,7 +519,7 @@ impl SharedArea {
 
     /// While the value lives, the others count these bytes as used.
     pub(crate) fn claim(&self, bytes: u64) -> Claim<'_> {
-        let claimed = &self.page(self.own).claimed;
+        let claimed = &self.own_page().claimed;
         claimed.fetch_add(bytes, Ordering::SeqCst);
         Claim { claimed, bytes }
     }
@@ -496,7 +535,7 @@ impl SharedArea {
 
     /// The two arrival slots of `rank` in `group`, by the parity of the step.
     pub(crate) fn arrival_slots(&self, rank: Rank, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
-        self.at(self.layout.arrival_slots(rank, group))
+        self.at(self.part(rank) + self.layout.arrival_slots_in_part(group))
     }
 }
 
@@ -504,6 +543,7 @@ mod arenas;
 mod buffers;
 mod ends;
 mod marks;
+mod numbers;
 mod watchers;
 pub(crate) use ends::ReadEnds;
 pub(crate) use marks::WatchSteps;

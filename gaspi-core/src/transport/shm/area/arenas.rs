@@ -79,7 +79,7 @@ impl SharedArea {
     /// their memory back.
     pub(crate) fn show_closed(&self) {
         // Release: all that this rank wrote there comes before it.
-        if self.page(self.own).has_closed.swap(1, Ordering::Release) == 1 {
+        if self.own_page().has_closed.swap(1, Ordering::Release) == 1 {
             return;
         }
         let closed = &self.page(self.locals[0]).all_closed;
@@ -98,7 +98,7 @@ impl SharedArea {
     /// Whether this rank can map the arenas of the node.
     pub(super) fn show_arenas(&self) {
         let maps = self.arenas.is_some();
-        self.page(self.own).maps_arenas.store(maps.into(), Ordering::Relaxed);
+        self.own_page().maps_arenas.store(maps.into(), Ordering::Relaxed);
     }
 }
 

@@ -5,16 +5,12 @@ use crate::ids::Rank;
 use crate::wire::shared_layout::Place;
 
 impl SharedArea {
-    /// The number of `rank` among those of this node.
+    /// Where `rank` is among those of this node.
     #[inline]
     pub(super) fn place(&self, rank: Rank) -> Place {
-        let after_first = u32::from(rank.0).wrapping_sub(u32::from(self.locals[0].0));
-        if self.are_neighbours {
-            return Place(after_first);
-        }
-        let found = self.locals.binary_search(&rank);
-        debug_assert!(found.is_ok(), "{rank} is of another node");
-        Place(found.unwrap_or(0) as u32)
+        let number = self.numbers.of_rank(rank).0;
+        debug_assert!(number != 0, "{rank} is of another node");
+        Place(number.saturating_sub(1))
     }
 
     /// Staging of `rank` in `group` for steps of this parity, STAGE_BYTES long.

@@ -76,13 +76,17 @@ const _: () = assert!(size_of::<Mark>() == MARK_BYTES);
 
 impl SharedArea {
     fn mark(&self, rank: Rank, group: usize) -> &Mark {
-        self.at(self.layout.mark(rank, group))
+        self.at(self.part(rank) + self.layout.mark_in_part(group))
+    }
+
+    fn own_mark(&self, group: usize) -> &Mark {
+        self.at(self.own_part + self.layout.mark_in_part(group))
     }
 
     /// This rank no longer needs arrival slots of `group` up to `step`.
     #[inline]
     pub(crate) fn finish_step(&self, group: usize, step: u64) {
-        let mark = self.mark(self.own, group);
+        let mark = self.own_mark(group);
         // Release: the reads of the arrival slots stay before it; pairs with the Acquire in
         // `has_finished`.
         mark.finished.store(step, Ordering::Release);
@@ -99,7 +103,7 @@ impl SharedArea {
 
     /// This rank takes part in no more steps of this use of `group`'s id, finished or not.
     pub(crate) fn give_up(&self, group: usize, incarnation: u32) {
-        let mark = self.mark(self.own, group);
+        let mark = self.own_mark(group);
         // Release: as in `finish_step`; pairs with the Acquire in `has_given_up`.
         mark.given_up.store(incarnation, Ordering::Release);
         self.wake_watchers(mark);
@@ -114,7 +118,7 @@ impl SharedArea {
     /// This rank commits `group`, and may take part in uses of its id from this one on. To be
     /// called before others can commit one with it.
     pub(crate) fn take_part(&self, group: usize, incarnation: u32) {
-        let given_up = &self.mark(self.own, group).given_up;
+        let given_up = &self.own_mark(group).given_up;
         // Relaxed: only this rank changes it; what the others need for a commit follows by Release.
         let before = given_up.load(Ordering::Relaxed);
         given_up.store(before.min(incarnation - 1), Ordering::Relaxed);
@@ -133,7 +137,7 @@ impl SharedArea {
     /// This rank has announced a commit of `group` whose list has this hash.
     pub(crate) fn set_commit(&self, group: usize, commit: Commit, digest: u64) {
         let Commit { attempt, incarnation } = commit;
-        let commit = &self.mark(self.own, group).commit;
+        let commit = &self.own_mark(group).commit;
         // Who reads this has seen that this rank has left, which is published by a Release.
         commit.attempt.store(attempt, Ordering::Relaxed);
         commit.incarnation.store(incarnation, Ordering::Relaxed);
@@ -152,7 +156,7 @@ impl SharedArea {
     /// All members of `group` have arrived at `step`, as this rank knows, which leads its node.
     pub(crate) fn publish_exchanged(&self, group: usize, step: u64) {
         // Release: what leaders have told is seen; pairs with the Acquire in `has_exchanged`.
-        self.mark(self.own, group).exchanged.store(step, Ordering::Release);
+        self.own_mark(group).exchanged.store(step, Ordering::Release);
     }
 
     /// Whether all members of `group` have arrived at `step`, as `leader` knows, which may be a
@@ -187,7 +191,7 @@ impl SharedArea {
 
     /// Tells tools with whom this rank commits `group`; the ranks ascend.
     pub(crate) fn set_members(&self, group: usize, ranks: &[Rank]) {
-        let members = &self.mark(self.own, group).members;
+        let members = &self.own_mark(group).members;
         let mut count = 0;
         for run in ranks.chunk_by(|one, next| one.0 + 1 == next.0) {
             if let (Some(word), [first, ..], [.., last]) = (members.runs.get(count), run, run) {

@@ -1,0 +1,159 @@
+//! The numbers of a node's ranks: by them the area is laid out.
+
+use super::SharedArea;
+use crate::error::Result;
+use crate::ids::Rank;
+use crate::sync::Ordering;
+use crate::wire::shared_layout::{Number, SharedLayout};
+use std::os::fd::OwnedFd;
+
+/// Which number each rank of the node has, by its distance from the first one.
+#[derive(Debug)]
+pub(super) struct Numbers {
+    first: u32,
+    /// How many follow the first one without a gap: their numbers do too.
+    run: u32,
+    /// All others, 0 for ranks of other nodes.
+    others: Box<[u16]>,
+}
+
+impl Numbers {
+    /// Of these, which ascend and get their numbers in that order.
+    pub(super) fn of(locals: &[Rank]) -> Numbers {
+        let Some(first) = locals.first() else {
+            return Numbers { first: 0, run: 0, others: Box::default() };
+        };
+        let breaks = |pair: &[Rank]| pair[0].0 + 1 != pair[1].0;
+        let run = locals.windows(2).position(breaks).map_or(locals.len(), |at| at + 1);
+        let scattered = if run == locals.len() { &[] } else { locals };
+        let span = scattered.last().map_or(0, |last| usize::from(last.0 - first.0) + 1);
+        let mut others = vec![0; span].into_boxed_slice();
+        for (rank, number) in scattered.iter().zip(1..) {
+            others[usize::from(rank.0 - first.0)] = number;
+        }
+        Numbers { first: first.0.into(), run: run as u32, others }
+    }
+
+    /// That of `rank`; 0 if it is of another node.
+    #[inline]
+    pub(super) fn of_rank(&self, rank: Rank) -> Number {
+        let distance = u32::from(rank.0).wrapping_sub(self.first);
+        if distance < self.run {
+            return Number(distance + 1);
+        }
+        self.of_other(distance)
+    }
+
+    #[cold]
+    fn of_other(&self, distance: u32) -> Number {
+        Number(self.others.get(distance as usize).copied().unwrap_or(0).into())
+    }
+}
+
+impl SharedArea {
+    /// The area as tools see it, which do not know who is of the node: what ranks have that map it
+    /// by now, and zeroes of all others. What lies behind their parts is left out.
+    pub(crate) fn observed(fd: &OwnedFd, ranks: u32, group_max: u32) -> Result<SharedArea> {
+        let layout = SharedLayout::new(ranks, group_max);
+        let words = super::map(fd, layout, layout.parts())?;
+        let area = SharedArea::new(words, layout, Rank(0), Box::default(), Numbers::of(&[]));
+        let all = || (0..ranks).map(|rank| Rank(rank as u16));
+        let number = |rank| area.number_word(rank).load(Ordering::Relaxed);
+        // A number that no rank can have is nonsense that somebody has written there.
+        let valid = |number: u32| if number <= ranks { number as u16 } else { 0 };
+        let others: Box<[u16]> = all().map(|rank| valid(number(rank))).collect();
+        let shown = others.iter().copied().max().unwrap_or(0);
+        let locals = all().filter(|rank| others[rank.index()] != 0).collect();
+        let mapping = super::map(fd, layout, layout.of_node(shown.into()).parts_end())?;
+        let numbers = Numbers { first: 0, run: 0, others };
+        Ok(SharedArea::new(mapping, layout, Rank(0), locals, numbers))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::os::memory;
+    use crate::transport::shm::area::wake_kind;
+
+    fn ranks(of: &[u16]) -> Box<[Rank]> {
+        of.iter().copied().map(Rank).collect()
+    }
+
+    #[test]
+    fn ranks_have_numbers_in_their_order_and_others_none() {
+        for locals in [&[0][..], &[7, 8, 9], &[3, 4, 9], &[1, 5, 6, 7], &[0, 65_534]] {
+            let numbers = Numbers::of(&ranks(locals));
+            for rank in (0..20).chain(65_530..=65_535) {
+                let place = locals.iter().position(|local| *local == rank);
+                let expected = place.map_or(0, |place| place as u32 + 1);
+                assert_eq!(numbers.of_rank(Rank(rank)), Number(expected), "{rank} of {locals:?}");
+            }
+        }
+        assert_eq!(Numbers::of(&[]).of_rank(Rank(0)), Number(0));
+    }
+
+    const GROUPS: u32 = 4;
+
+    /// The areas of these ranks, in a job of so many, and the file.
+    fn areas(size: u32, locals: &[u16]) -> (Vec<SharedArea>, OwnedFd) {
+        let fd = memory::create(c"gaspi-node", SharedLayout::new(size, GROUPS).bytes(), false);
+        let fd = fd.expect("memory");
+        let map = |own: &u16| SharedArea::map(&fd, size, GROUPS, Rank(*own), ranks(locals));
+        (locals.iter().map(map).collect::<Result<_>>().expect("an area"), fd)
+    }
+
+    #[test]
+    fn ranks_of_a_node_that_do_not_follow_one_another_share_its_area() {
+        let locals = [1, 4, 5, 8];
+        let (areas, _file) = areas(9, &locals);
+        for (at, rank) in locals.into_iter().enumerate() {
+            let (own, other) = (&areas[at], &areas[(at + 1) % areas.len()]);
+            own.arrival_slots(Rank(rank), 3)[1].publish(u64::from(rank), 1, &[]);
+            own.finish_step(3, 100 + u64::from(rank));
+            let ticket = own.own_wakeup().ticket();
+            own.own_wakeup().announce(wake_kind::ARRIVAL, || ());
+            other.wake_for(Rank(rank), wake_kind::ARRIVAL);
+            assert_ne!(own.own_wakeup().ticket(), ticket, "rank {rank} sleeps on");
+        }
+        for area in &areas {
+            for rank in locals {
+                let slots = area.arrival_slots(Rank(rank), 3);
+                assert_eq!(slots[1].sequence.load(Ordering::Relaxed), u64::from(rank));
+                let step = 100 + u64::from(rank);
+                assert!(area.has_finished(Rank(rank), 3, step));
+                assert!(!area.has_finished(Rank(rank), 3, step + 1));
+            }
+        }
+    }
+
+    #[test]
+    fn the_area_of_a_small_node_of_a_large_job_is_small() {
+        let (large, _file) = areas(60_000, &[40_000, 40_001]);
+        let (small, _file) = areas(9, &[3, 4]);
+        let lines = |ranks| 2 * SharedLayout::new(ranks, GROUPS).lines_of_rank();
+        let beside = |area: &SharedArea, ranks| area.mapping.len() as u64 - lines(ranks);
+        let more = beside(&large[0], 60_000) - beside(&small[0], 9);
+        assert!(more <= 60_000 * 28 + memory::PAGE, "{more} bytes more");
+    }
+
+    #[test]
+    fn tools_see_the_ranks_that_have_mapped_it() {
+        let (areas, file) = areas(9, &[1, 4, 5]);
+        areas[2].arrival_slots(Rank(5), 0)[1].publish(7, 1, &[]);
+        areas[0].mark_dead(Rank(8));
+        let seen = SharedArea::observed(&file, 9, GROUPS).expect("an area");
+        assert_eq!(*seen.locals, *ranks(&[1, 4, 5]));
+        let step = |rank| seen.arrival_slots(Rank(rank), 0)[1].sequence.load(Ordering::Relaxed);
+        assert_eq!([4, 5, 6, 8].map(step), [0, 7, 0, 0]);
+        assert!(!seen.all_live() && seen.notes(Rank(8)).len() == seen.notes(Rank(5)).len());
+        // Somebody may have written anything there.
+        for (rank, number) in [(0, 10), (2, u32::MAX), (3, 9)] {
+            areas[0].number_word(Rank(rank)).store(number, Ordering::Relaxed);
+        }
+        let seen = SharedArea::observed(&file, 9, GROUPS).expect("an area");
+        let numbers = [0, 2, 3, 5].map(|rank| seen.numbers.of_rank(Rank(rank)).0);
+        assert_eq!(numbers, [0, 0, 9, 3]);
+        assert_eq!(seen.arrival_slots(Rank(3), 3)[1].sequence.load(Ordering::Relaxed), 0);
+    }
+}
