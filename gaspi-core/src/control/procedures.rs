@@ -29,8 +29,8 @@ impl Inner {
         }
         let step = committed.step + 1;
         let at = (step % 2) as usize;
-        let slot = |rank: Rank| &self.ranks.area.arrival_slots(rank, group.index())[at];
-        slot(self.ranks.me).publish(step, BARRIER.signature, &[]);
+        let own = &self.ranks.area.own_arrival_slots(group.index())[at];
+        own.publish(step, BARRIER.signature, &[]);
         for rank in committed.ranks.iter().filter(|rank| **rank != self.ranks.me) {
             self.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
         }

@@ -319,7 +319,7 @@ impl Inner {
     /// Members of a use that this rank has given up, after it had arrived, may still read what it
     /// published there: they can tell before any of that is overwritten.
     fn open_slots(&self, group: GroupId, before_first: u64) {
-        for slot in self.ranks.area.arrival_slots(self.ranks.me, group.index()) {
+        for slot in self.ranks.area.own_arrival_slots(group.index()) {
             slot.sequence.store(before_first, Ordering::Relaxed);
         }
         // Release: before what this rank publishes next; pairs with the Acquire fence in

@@ -19,7 +19,7 @@ use crate::sync::eventcount::EventCount;
 use crate::sync::membarrier::{self, Light};
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::transport::shm::area::arenas::Arenas;
-use crate::transport::shm::area::numbers::Numbers;
+use crate::transport::shm::area::numbers::{Numbers, Parts};
 use crate::transport::shm::job_label::JobLabel;
 use crate::transport::shm::pairs::PairWords;
 use crate::transport::shm::wakeup::WakeupSockets;
@@ -162,14 +162,11 @@ fn map(fd: &OwnedFd, layout: SharedLayout, bytes: u64) -> Result<Mapping> {
 pub(crate) struct SharedArea {
     mapping: Mapping,
     layout: SharedLayout,
-    /// Where the parts of ranks begin, how long each is, and where that of this rank lies.
-    parts: u64,
-    part_bytes: u64,
-    own_part: u64,
+    /// Where the part of each rank lies.
+    parts: Parts,
     own: Rank,
     /// The ranks of this node, ascending, and the numbers that they have there.
     locals: Box<[Rank]>,
-    numbers: Numbers,
     /// How far the log of ends is known to be written.
     logged: AtomicU32,
     /// Which ranks of other nodes have said goodbye to this one.
@@ -178,6 +175,9 @@ pub(crate) struct SharedArea {
     wakeup_sockets: Option<WakeupSockets>,
     /// Set once every process of the node has said that it can use membarrier.
     membarrier: AtomicBool,
+    /// The parts of how many bytes behind that of the first rank can be found by a product, and
+    /// their ranks be woken without a fence: none before that is set.
+    unfenced: AtomicU64,
     /// Where arenas may lie behind the area.
     arenas: Option<Arenas>,
     /// By which tools find this process.
@@ -197,10 +197,11 @@ impl SharedArea {
         let layout = SharedLayout::new(ranks, group_max).of_node(locals.len() as u32);
         let arenas = Arenas::behind(fd, layout, locals.len());
         let numbers = Numbers::of(&locals);
+        let number = numbers.of_rank(own);
         let mapping = map(fd, layout, layout.bytes())?;
         let area = SharedArea { arenas, ..SharedArea::new(mapping, layout, own, locals, numbers) };
         // Nothing else is published by it: what tools then look at is zero, or of this rank.
-        area.number_word(own).store(area.numbers.of_rank(own).0, Ordering::Relaxed);
+        area.number_word(own).store(number.0, Ordering::Relaxed);
         Ok(area)
     }
 
@@ -213,20 +214,18 @@ impl SharedArea {
     ) -> SharedArea {
         let ranks = layout.ranks();
         let remote = if locals.len() < ranks as usize { ranks } else { 0 };
-        let (parts, part_bytes) = (layout.parts(), layout.part_bytes());
+        let parts = Parts::new(&mapping, layout, numbers, own);
         SharedArea {
             mapping,
             layout,
             parts,
-            part_bytes,
-            own_part: parts + u64::from(numbers.of_rank(own).0) * part_bytes,
             own,
             locals,
-            numbers,
             logged: AtomicU32::new(0),
             left: (0..remote).map(|_| AtomicBool::new(false)).collect(),
             wakeup_sockets: None,
             membarrier: AtomicBool::new(false),
+            unfenced: AtomicU64::new(0),
             arenas: None,
             _label: None,
         }
@@ -267,19 +266,22 @@ impl SharedArea {
         unsafe { &*pointer }
     }
 
-    /// Where the part of `rank` lies: of this node, but for tools.
+    /// What lies so far behind the start of a part.
     #[inline]
-    fn part(&self, rank: Rank) -> u64 {
-        self.parts + u64::from(self.numbers.of_rank(rank).0) * self.part_bytes
+    fn in_part<T>(&self, part: *const u8, offset: u64) -> &T {
+        let pointer = part.wrapping_add(offset as usize).cast::<T>();
+        debug_assert!(pointer.addr() - self.mapping.as_ptr().addr() < self.mapping.len());
+        // SAFETY: as in `at`: parts lie in the mapping, and what has a place there in the part.
+        unsafe { &*pointer }
     }
 
     #[inline]
     fn page(&self, rank: Rank) -> &ControlPage {
-        self.at(self.part(rank))
+        self.in_part(self.parts.of(rank), 0)
     }
 
     fn own_page(&self) -> &ControlPage {
-        self.at(self.own_part)
+        self.in_part(self.parts.own(), 0)
     }
 
     fn liveness_word(&self, rank: Rank) -> &AtomicU32 {
@@ -351,7 +353,9 @@ impl SharedArea {
     /// Once all have joined: whether wakers can go without a fence.
     pub(crate) fn settle_fences(&self) {
         let usable = |rank: &Rank| self.page(*rank).membarrier.load(Ordering::Relaxed) == 1;
-        self.membarrier.store(self.locals.iter().all(usable), Ordering::Relaxed);
+        let all = self.locals.iter().all(usable);
+        self.membarrier.store(all, Ordering::Relaxed);
+        self.unfenced.store(if all { self.parts.run_bytes() } else { 0 }, Ordering::Relaxed);
     }
 
     /// Whether `rank` of this node may open files by this process's descriptors. Once all have
@@ -478,8 +482,19 @@ impl SharedArea {
     /// store that it waits for.
     #[inline]
     pub(crate) fn wake_for(&self, rank: Rank, kinds: u32) {
-        let wakeup = self.wakeup(rank);
-        if wakeup.someone_sleeps(kinds, || self.light().fence()) {
+        let behind_first = self.parts.behind_first(rank);
+        if behind_first >= self.unfenced.load(Ordering::Relaxed) {
+            return self.wake_fenced(rank, kinds);
+        }
+        let page: &ControlPage = self.in_part(self.parts.at(behind_first), 0);
+        if page.wakeup.eventcount().someone_sleeps(kinds, || Light::Compiler.fence()) {
+            self.wake_sleepers(rank);
+        }
+    }
+
+    #[cold]
+    fn wake_fenced(&self, rank: Rank, kinds: u32) {
+        if self.wakeup(rank).someone_sleeps(kinds, || self.light().fence()) {
             self.wake_sleepers(rank);
         }
     }
@@ -534,8 +549,15 @@ impl SharedArea {
     }
 
     /// The two arrival slots of `rank` in `group`, by the parity of the step.
+    #[inline]
     pub(crate) fn arrival_slots(&self, rank: Rank, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
-        self.at(self.part(rank) + self.layout.arrival_slots_in_part(group))
+        self.in_part(self.parts.of(rank), self.layout.arrival_slots_in_part(group))
+    }
+
+    /// Those of this rank.
+    #[inline]
+    pub(crate) fn own_arrival_slots(&self, group: usize) -> &[ArrivalSlot<AtomicU64>; 2] {
+        self.in_part(self.parts.own(), self.layout.arrival_slots_in_part(group))
     }
 }
 

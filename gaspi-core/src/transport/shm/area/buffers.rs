@@ -8,7 +8,7 @@ impl SharedArea {
     /// Where `rank` is among those of this node.
     #[inline]
     pub(super) fn place(&self, rank: Rank) -> Place {
-        let number = self.numbers.of_rank(rank).0;
+        let number = self.parts.number(rank).0;
         debug_assert!(number != 0, "{rank} is of another node");
         Place(number.saturating_sub(1))
     }

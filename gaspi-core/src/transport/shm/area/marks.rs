@@ -76,11 +76,11 @@ const _: () = assert!(size_of::<Mark>() == MARK_BYTES);
 
 impl SharedArea {
     fn mark(&self, rank: Rank, group: usize) -> &Mark {
-        self.at(self.part(rank) + self.layout.mark_in_part(group))
+        self.in_part(self.parts.of(rank), self.layout.mark_in_part(group))
     }
 
     fn own_mark(&self, group: usize) -> &Mark {
-        self.at(self.own_part + self.layout.mark_in_part(group))
+        self.in_part(self.parts.own(), self.layout.mark_in_part(group))
     }
 
     /// This rank no longer needs arrival slots of `group` up to `step`.

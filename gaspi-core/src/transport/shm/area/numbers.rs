@@ -1,6 +1,6 @@
 //! The numbers of a node's ranks: by them the area is laid out.
 
-use super::SharedArea;
+use super::{Mapping, SharedArea};
 use crate::error::Result;
 use crate::ids::Rank;
 use crate::sync::Ordering;
@@ -35,18 +35,87 @@ impl Numbers {
     }
 
     /// That of `rank`; 0 if it is of another node.
-    #[inline]
     pub(super) fn of_rank(&self, rank: Rank) -> Number {
         let distance = u32::from(rank.0).wrapping_sub(self.first);
         if distance < self.run {
             return Number(distance + 1);
         }
-        self.of_other(distance)
+        Number(self.others.get(distance as usize).copied().unwrap_or(0).into())
+    }
+}
+
+/// Where the parts of ranks lie in an area, as long as that is mapped.
+#[derive(Debug)]
+pub(super) struct Parts {
+    numbers: Numbers,
+    each: u64,
+    /// That of the first rank, and how far it would be behind that of a rank 0.
+    first: *const u8,
+    before_first: u64,
+    /// Bytes from there of those that follow without a gap.
+    run: u64,
+    own: *const u8,
+}
+
+// SAFETY: these are addresses only; whoever reads or writes there uses atomic operations.
+unsafe impl Send for Parts {}
+// SAFETY: as above.
+unsafe impl Sync for Parts {}
+
+impl Parts {
+    /// Those in `mapping`; `own` is the rank that maps it.
+    pub(super) fn new(
+        mapping: &Mapping,
+        layout: SharedLayout,
+        numbers: Numbers,
+        own: Rank,
+    ) -> Parts {
+        let each = layout.part_bytes();
+        let first = mapping.as_ptr().wrapping_add((layout.parts() + each) as usize).cast_const();
+        let (before_first, run) = (u64::from(numbers.first) * each, u64::from(numbers.run) * each);
+        let parts = Parts { numbers, each, first, before_first, run, own: first };
+        Parts { own: parts.of(own), ..parts }
+    }
+
+    pub(super) fn number(&self, rank: Rank) -> Number {
+        self.numbers.of_rank(rank)
+    }
+
+    /// That of this rank.
+    #[inline]
+    pub(super) fn own(&self) -> *const u8 {
+        self.own
+    }
+
+    /// That of `rank`, or that of nobody where it is of another node.
+    #[inline]
+    pub(super) fn of(&self, rank: Rank) -> *const u8 {
+        let behind_first = self.behind_first(rank);
+        if behind_first < self.run { self.at(behind_first) } else { self.of_other(rank) }
     }
 
     #[cold]
-    fn of_other(&self, distance: u32) -> Number {
-        Number(self.others.get(distance as usize).copied().unwrap_or(0).into())
+    fn of_other(&self, rank: Rank) -> *const u8 {
+        // That of nobody is in front of the first one.
+        let behind_nobody = u64::from(self.number(rank).0) * self.each;
+        self.at(behind_nobody).wrapping_sub(self.each as usize)
+    }
+
+    /// How far that of `rank` would be behind that of the first one if all followed one another.
+    #[inline]
+    pub(super) fn behind_first(&self, rank: Rank) -> u64 {
+        (u64::from(rank.0) * self.each).wrapping_sub(self.before_first)
+    }
+
+    /// Below which that is right.
+    pub(super) fn run_bytes(&self) -> u64 {
+        self.run
+    }
+
+    /// The part that lies so far behind that of the first rank.
+    #[inline]
+    pub(super) fn at(&self, behind_first: u64) -> *const u8 {
+        self.first.wrapping_add(behind_first as usize)
     }
 }
 
@@ -152,7 +221,7 @@ mod tests {
             areas[0].number_word(Rank(rank)).store(number, Ordering::Relaxed);
         }
         let seen = SharedArea::observed(&file, 9, GROUPS).expect("an area");
-        let numbers = [0, 2, 3, 5].map(|rank| seen.numbers.of_rank(Rank(rank)).0);
+        let numbers = [0, 2, 3, 5].map(|rank| seen.parts.number(Rank(rank)).0);
         assert_eq!(numbers, [0, 0, 9, 3]);
         assert_eq!(seen.arrival_slots(Rank(3), 3)[1].sequence.load(Ordering::Relaxed), 0);
     }
