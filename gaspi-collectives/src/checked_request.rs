@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use gaspi_core::{Error, Result};
+use gaspi_core::{Error, Rank, Result};
 
 use crate::collective::Collective;
 use crate::engine::{Engine, GroupContext};
@@ -22,7 +22,8 @@ pub(crate) struct CheckedRequest<'a> {
     request: &'a Request,
     executor: &'a Arc<Executor>,
     mode: Mode,
-    /// Index of the root among the members.
+    /// The root, and its index among the members.
+    root_rank: Rank,
     root: u32,
     /// As in [`PlanKey`].
     part_of_long: bool,
@@ -34,20 +35,27 @@ impl CheckedRequest<'_> {
         CheckedRequest { part_of_long: exceeds_caches(bytes), ..self }
     }
 
+    /// The same all-reduce with that member at the root of its tree, by an algorithm that [has
+    /// any](crate::algorithms::Algorithm::has_any_root).
+    pub(crate) fn with_root(self, root: u32) -> Self {
+        let root_rank = self.executor.channel.ranks()[root as usize];
+        CheckedRequest { root_rank, root, ..self }
+    }
+
     /// Index of this rank among the members.
     fn me(&self) -> usize {
         self.executor.channel.me()
     }
 
     pub(crate) fn key(&self) -> PlanKey {
-        let Request { collective, count, ref combination, root, algorithm, ref blocks, .. } =
+        let Request { collective, count, ref combination, algorithm, ref blocks, .. } =
             *self.request;
         let counts = |index: usize| blocks.get(index).map_or_else(Vec::new, |b| b.counts.clone());
         PlanKey {
             collective,
             count,
             element_bytes: combination.element_bytes(),
-            root,
+            root: self.root_rank,
             algorithm,
             mode: self.mode,
             user: match combination {
@@ -122,7 +130,8 @@ impl<'a> CheckedRequest<'a> {
             })?,
         };
         let mode = request.mode.unwrap_or(usual);
-        Ok(CheckedRequest { request, executor, mode, root: root as u32, part_of_long: false })
+        let (root_rank, root, part_of_long) = (request.root, root as u32, false);
+        Ok(CheckedRequest { request, executor, mode, root_rank, root, part_of_long })
     }
 
     /// The plan, cached or made.
@@ -143,8 +152,8 @@ impl<'a> CheckedRequest<'a> {
 
     /// The same with other counts than those of the request.
     pub(crate) fn signature_of(&self, plan: &Plan, count: u64, counts: &[u64]) -> u64 {
-        let Request { collective, ref combination, root, .. } = *self.request;
-        let (algorithm, mode) = (plan.algorithm, self.mode);
+        let Request { collective, ref combination, .. } = *self.request;
+        let (algorithm, mode, root) = (plan.algorithm, self.mode, self.root_rank);
         Description { collective, combination, algorithm, mode, root, count, counts }.bits()
     }
 

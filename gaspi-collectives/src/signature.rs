@@ -85,8 +85,10 @@ pub(crate) fn describe(bits: u64) -> String {
             .map_or_else(|| "by a function of the program".to_owned(), |op| op.to_string());
         words = format!("{words} {op}");
     }
-    if collective.is_rooted() {
-        words = format!("{words} with root {}", bits >> ROOT_SHIFT & 0xffff);
+    let root = bits >> ROOT_SHIFT & 0xffff;
+    // Those of a fused buffer have one in turn.
+    if collective.is_rooted() || collective == Collective::Allreduce && root != 0 {
+        words = format!("{words} with root {root}");
     }
     algorithm(bits, words)
 }

@@ -1,5 +1,5 @@
-//! K-nomial tree, by messages, n members, m pieces: for up to 16 members a star, of which member 0
-//! is the middle. For short data where members share cores.
+//! K-nomial tree, by messages, n members, m pieces: for up to 16 members a star. For short data
+//! where members share cores.
 //!
 //! - all-reduce: each member combines what its children send, sends that to its parent, and hands
 //!   the result on: n - 1 messages up and n - 1 down for each piece, no piece before the one ahead
@@ -46,11 +46,12 @@ pub(super) fn steps(collective: Collective, shape: &Shape) -> Option<Vec<Step>> 
 /// What a member does for a piece. What it has combined is in scratch unless all are known to take
 /// part; there it stays until the result has come, which is made of it.
 fn allreduce(program: &mut Program, shape: &Shape, piece: Part, all_are_known: bool) {
-    let (tree, me) = (KnomialTree::of(shape.size as usize), shape.me as usize);
+    let (tree, me) =
+        (KnomialTree::with_root(shape.size as usize, shape.root as usize), shape.me as usize);
     let children: Vec<usize> = tree.children(me).collect();
     let parent = tree.parent(me).map(|parent| parent as u32);
     let result = program.output(piece);
-    let mut sums = Sums::new(piece, all_are_known.then_some(result));
+    let mut sums = Sums::new(tree, piece, all_are_known.then_some(result));
     sums.add(program.input(piece), tree.width(me));
     for child in &children {
         sums.receive(*child as u32, tree.span(*child));
@@ -79,6 +80,7 @@ fn allreduce(program: &mut Program, shape: &Shape, piece: Part, all_are_known: b
 
 /// Sums of neighbouring members while they are combined: two of the same weight become one.
 struct Sums {
+    tree: KnomialTree,
     piece: Part,
     /// Where the first one may lie, if not in scratch.
     first: Option<Span>,
@@ -88,8 +90,8 @@ struct Sums {
 }
 
 impl Sums {
-    fn new(piece: Part, first: Option<Span>) -> Sums {
-        Sums { piece, first, sums: Vec::new(), steps: Vec::new() }
+    fn new(tree: KnomialTree, piece: Part, first: Option<Span>) -> Sums {
+        Sums { tree, piece, first, sums: Vec::new(), steps: Vec::new() }
     }
 
     /// Where the sum with so many before it lies.
@@ -110,7 +112,8 @@ impl Sums {
         match self.sums.pop() {
             Some((with, of)) if of == weight => {
                 let dst = self.place(self.sums.len());
-                self.steps.push(Step::ReceiveReduce { from, dst, with, theirs_first: false });
+                let theirs_first = self.tree.is_turned(weight);
+                self.steps.push(Step::ReceiveReduce { from, dst, with, theirs_first });
                 self.add(dst, 2 * weight);
             }
             last => {
@@ -124,11 +127,13 @@ impl Sums {
 
     /// Combines the last two as long as they weigh the same.
     fn combine(&mut self) {
-        while let [.., (left, one), (right, other)] = self.sums[..]
+        while let [.., (first, one), (second, other)] = self.sums[..]
             && one == other
         {
             self.sums.truncate(self.sums.len() - 2);
             let dst = self.place(self.sums.len());
+            let is_turned = self.tree.is_turned(one);
+            let (left, right) = if is_turned { (second, first) } else { (first, second) };
             self.steps.push(Step::Combine { dst, left, right });
             self.sums.push((dst, 2 * one));
         }

@@ -199,6 +199,13 @@ impl Algorithm {
         }
     }
 
+    /// Whether any member may be the root of its tree ([`Shape::root`]), though the operation has
+    /// none, with equal bits.
+    #[doc(hidden)]
+    pub const fn has_any_root(self, collective: Collective) -> bool {
+        matches!((self, collective), (Algorithm::KnomialTree, Collective::Allreduce))
+    }
+
     /// Whether its members write their outputs only where they have heard of all others, as long as
     /// the shape does not say that they know of each other. The same for all members.
     pub(crate) fn agrees(self, collective: Collective, shape: &Shape) -> bool {

@@ -1,6 +1,7 @@
 //! Making a fused buffer: the ranks compare their declarations, then open the channels of all
 //! buckets in one meeting. After a timeout the same call continues.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
@@ -377,32 +378,70 @@ fn open(
 /// What runs the all-reduces of a bucket: with its signature and its plan.
 type Prepared = (Arc<Executor>, u64, Arc<Plan>, Arithmetic);
 
-/// Prepares the all-reduce of each bucket. Buckets that are alike share a plan.
+/// The plans of buckets, with their signatures: those that are alike share one.
+#[derive(Default)]
+struct Plans {
+    /// By elements, type and root.
+    made: HashMap<(u64, DataType, u32), (u64, Arc<Plan>)>,
+    /// How many of the buckets are reduced along a tree.
+    along_trees: u32,
+}
+
+impl Plans {
+    /// The plan of the next bucket. The root of a tree does more than the others, so all members are
+    /// it in turn.
+    fn next(
+        &mut self,
+        engine: &Engine,
+        call: CheckedRequest<'_>,
+        bucket: &BucketLayout,
+        members: u32,
+    ) -> Result<(u64, Arc<Plan>)> {
+        let first = self.with_root(engine, &call, bucket, 0)?;
+        if !first.1.algorithm.has_any_root(Collective::Allreduce) {
+            return Ok(first);
+        }
+        let root = self.along_trees % members;
+        self.along_trees += 1;
+        self.with_root(engine, &call.with_root(root), bucket, root)
+    }
+
+    fn with_root(
+        &mut self,
+        engine: &Engine,
+        call: &CheckedRequest<'_>,
+        bucket: &BucketLayout,
+        root: u32,
+    ) -> Result<(u64, Arc<Plan>)> {
+        let kind = (bucket.elements, bucket.wire, root);
+        if let Some((signature, plan)) = self.made.get(&kind) {
+            return Ok((*signature, Arc::clone(plan)));
+        }
+        let key = call.key();
+        let plan = key.plan_among_agreed(&call.shape(&key), engine.preferred()?)?;
+        let signature = call.signature(&plan);
+        self.made.insert(kind, (signature, Arc::clone(&plan)));
+        Ok((signature, plan))
+    }
+}
+
+/// Prepares the all-reduce of each bucket.
 fn prepare(
     engine: &Engine,
     channels: Vec<Channel>,
     layout: &Layout,
     options: &Options,
 ) -> Result<Vec<Prepared>> {
-    let mut plans: Vec<((u64, DataType), u64, Arc<Plan>)> = Vec::new();
+    let mut plans = Plans::default();
     let mut prepared = Vec::with_capacity(channels.len());
     for (channel, bucket) in channels.into_iter().zip(&layout.buckets) {
+        let members = channel.ranks().len() as u32;
         let executor = engine.shared.executor(channel);
         let request = request(bucket, options);
         let call = CheckedRequest::new(engine, &request, &executor)?;
-        let kind = (bucket.elements, bucket.wire);
-        let known = plans.iter().find(|(known, ..)| *known == kind);
-        let (signature, plan) = match known {
-            Some((_, signature, plan)) => (*signature, Arc::clone(plan)),
-            None => {
-                let key = call.key();
-                let plan = key.plan_among_agreed(&call.shape(&key), engine.preferred()?)?;
-                let signature = call.signature(&plan);
-                plans.push((kind, signature, Arc::clone(&plan)));
-                (signature, plan)
-            }
-        };
-        prepared.push((executor.clone(), signature, plan, call.arithmetic()));
+        let arithmetic = call.arithmetic();
+        let (signature, plan) = plans.next(engine, call, bucket, members)?;
+        prepared.push((executor.clone(), signature, plan, arithmetic));
     }
     Ok(prepared)
 }

@@ -218,15 +218,22 @@ fn algorithms_of_one_grouping_combine_alike_and_so_does_each_in_all_channels() {
     }
 }
 
-/// Each subtree stands for what doubling combines as well, also where members are folded.
+/// Each subtree stands for what doubling combines as well, also where members are folded, and
+/// whichever is the root: the same operands on the same side.
 #[test]
-fn a_tree_of_any_number_of_members_combines_as_doubling() {
+fn a_tree_of_any_number_of_members_and_any_root_combines_as_doubling() {
     for size in (1..=40).chain([63, 65, 100, 127, 130]) {
         let nodes: Vec<u32> = (0..size).collect();
         let whole = Shape { message_bytes: 16, ..shape(size, 24, &nodes) };
-        let of = |algorithm| combined_by(algorithm, Collective::Allreduce, &whole);
-        let doubled = of(Algorithm::RecursiveDoubling);
-        assert!(doubled.is_some() && of(Algorithm::KnomialTree) == doubled, "{size} members");
+        let of = |algorithm, root| {
+            combined_by(algorithm, Collective::Allreduce, &Shape { root, ..whole.clone() })
+        };
+        let doubled = of(Algorithm::RecursiveDoubling, 0);
+        assert!(doubled.is_some(), "{size} members");
+        let is_tried = |root: &u32| size <= 24 || is_full() || root.is_multiple_of(7);
+        for root in (0..size).filter(is_tried) {
+            assert!(of(Algorithm::KnomialTree, root) == doubled, "{root} of {size} members");
+        }
     }
 }
 

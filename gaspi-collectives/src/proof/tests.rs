@@ -98,7 +98,7 @@ fn sizes() -> Vec<u32> {
 
 /// What there is to prove for that many members: all of it for few, a part that changes with the
 /// number for many.
-fn shapes(collective: Collective, size: u32) -> Vec<Shape> {
+fn shapes(algorithm: Algorithm, collective: Collective, size: u32) -> Vec<Shape> {
     let members = u64::from(size);
     let blocks = !matches!(
         collective,
@@ -111,7 +111,7 @@ fn shapes(collective: Collective, size: u32) -> Vec<Shape> {
         _ => vec![1, 2 * members + 1, members - 1, members, 0, 5 * members + 3, 4],
     };
     let roots: Vec<u32> = match size {
-        _ if !collective.is_rooted() => vec![0],
+        _ if !collective.is_rooted() && !algorithm.has_any_root(collective) => vec![0],
         1..=9 => (0..size).collect(),
         _ => vec![0, 1, size / 2, size - 1],
     };
@@ -167,7 +167,7 @@ fn check_all(algorithm: Algorithm) {
     for collective in Collective::ALL {
         let mut proofs = 0;
         for size in sizes() {
-            for (turn, mut shape) in shapes(collective, size).into_iter().enumerate() {
+            for (turn, mut shape) in shapes(algorithm, collective, size).into_iter().enumerate() {
                 if !algorithm.requires_one_node() {
                     shape.nodes = nodes(size, turn as u32 + size);
                 } else if algorithm == Algorithm::CopyInCopyOut && size > 16 {
@@ -212,6 +212,26 @@ proofs! {
     linear_is_right: Linear,
     hierarchical_is_right: Hierarchical,
     knomial_tree_is_right: KnomialTree,
+}
+
+/// All-reduces of any length with any member at the root, one behind the other.
+#[test]
+fn any_member_is_the_root_of_a_tree() {
+    for size in (1..=20).chain([31, 33, 64, 65, 70]) {
+        for agreed in [false, true] {
+            let of_root = |root: u32| {
+                let count = u64::from(root % 6);
+                let shape = Shape { root, agreed, ..shape(size, count) };
+                call(Algorithm::KnomialTree, Collective::Allreduce, &shape).expect("it serves")
+            };
+            let calls: Vec<Call> = (0..size).map(of_root).collect();
+            for calls in calls.chunks(if is_full() { 70 } else { 20 }) {
+                if let Err(fault) = prove(calls, 1) {
+                    panic!("{size} members, agreed {agreed}: {fault}");
+                }
+            }
+        }
+    }
 }
 
 /// Where all members are known to agree, partial results lie in the output: too early otherwise.

@@ -14,6 +14,7 @@ mod forked;
 mod freed;
 mod library_thread;
 mod results;
+mod roots;
 mod rounding;
 mod stall;
 mod sums;
@@ -33,6 +34,7 @@ fn main() -> std::process::ExitCode {
         sums::tests(),
         taken_away::tests(),
         results::tests(),
+        roots::tests(),
         rounding::tests(),
         deaths::tests(),
         devices::tests(),

@@ -1,7 +1,7 @@
-//! K-nomial trees of places, numbered from the root, which is 0. Places have positions in their
-//! order, and the parent of a position is the position without its lowest digit that is not 0, in
-//! numbers to the base k, the radix. With a radix of 2 it is a binomial tree, and a star with one
-//! that no position reaches.
+//! K-nomial trees of places. Places have positions, that of the root is 0, and the parent of a
+//! position is the position without its lowest digit that is not 0, in numbers to the base k, the
+//! radix. With a radix of 2 it is a binomial tree, and a star with one that no position reaches.
+//! Positions are in the order of the places, where the first one is the root.
 //!
 //! There are two of them:
 //! - *of groups*: steps of groups go along it where members share cores, since whoever waits for
@@ -9,7 +9,9 @@
 //!   positions as the next power of two. If there are fewer places, each of the last ones takes two
 //!   positions, so that each subtree stands for a power of two. In recursive doubling a place of
 //!   two positions counts as much as two neighbours of one (gaspi-collectives,
-//!   `algorithms/fold.rs`), so that doubling combines what subtrees combine.
+//!   `algorithms/fold.rs`), so that doubling combines what subtrees combine. Any place may be the
+//!   root: positions are XORed with its one, so that each subtree is of neighbours still, and of
+//!   those that doubling combines.
 //! - *binomial*: news of ends go along it, and so do trees of gaspi-collectives. Positions are
 //!   places.
 
@@ -27,28 +29,49 @@ pub struct KnomialTree {
     digit_bits: u32,
     /// So many places take one position, all behind them two.
     narrow: usize,
+    /// What positions in the order of the places are XORed with. Not 0 only in trees of groups,
+    /// which have a place at each position.
+    turned: usize,
 }
 
 impl KnomialTree {
-    /// That of a group, of `n` places; there is at least one.
+    /// That of a group, of `n` places; there is at least one. The first one is the root.
     pub const fn of(n: usize) -> KnomialTree {
         let digit_bits = if n <= SMALL { DIGIT_BITS_OF_SMALL } else { DIGIT_BITS };
-        KnomialTree { n, digit_bits, narrow: 2 * n - n.next_power_of_two() }
+        KnomialTree { n, digit_bits, narrow: 2 * n - n.next_power_of_two(), turned: 0 }
+    }
+
+    /// That of a group with another root.
+    pub const fn with_root(n: usize, root: usize) -> KnomialTree {
+        let tree = KnomialTree::of(n);
+        KnomialTree { turned: tree.in_order(root), ..tree }
     }
 
     /// The binomial one of `n` places.
     pub const fn binomial(n: usize) -> KnomialTree {
-        KnomialTree { n, digit_bits: 1, narrow: n }
+        KnomialTree { n, digit_bits: 1, narrow: n, turned: 0 }
     }
 
-    /// The first position of a place; of `n`: how many there are.
-    const fn position(self, place: usize) -> usize {
+    /// The first position of a place in the order of the places; of `n`: how many there are.
+    const fn in_order(self, place: usize) -> usize {
         place + place.saturating_sub(self.narrow)
     }
 
-    /// How many places begin before a position.
+    /// How many places begin before a position in the order of the places.
     const fn before(self, position: usize) -> usize {
         position - position.saturating_sub(self.narrow) / 2
+    }
+
+    /// The first position of a place.
+    const fn position(self, place: usize) -> usize {
+        // Two positions of one place differ in the lowest bit.
+        (self.in_order(place) ^ self.turned) & !(self.width(place) - 1)
+    }
+
+    /// The place at a position.
+    const fn place(self, position: usize) -> usize {
+        let position = position ^ self.turned;
+        self.before(if position < self.narrow { position } else { position & !1 })
     }
 
     /// How many positions a place takes itself: one, or two.
@@ -56,15 +79,21 @@ impl KnomialTree {
         if place < self.narrow { 1 } else { 2 }
     }
 
+    /// Of two neighbouring parts of the tree, of so many positions each: whether the places of the
+    /// second one come before those of the first one.
+    pub const fn is_turned(self, span: usize) -> bool {
+        self.turned & span != 0
+    }
+
     /// 2 to this power positions are in the subtree of a place, or would be if there were so many.
     const fn unit_bits(self, place: usize) -> u32 {
-        match place {
+        match self.position(place) {
             0 => {
-                let bits = self.position(self.n).next_power_of_two().trailing_zeros();
+                let bits = self.in_order(self.n).next_power_of_two().trailing_zeros();
                 bits.next_multiple_of(self.digit_bits)
             }
-            _ => {
-                let bits = self.position(place).trailing_zeros();
+            position => {
+                let bits = position.trailing_zeros();
                 bits - bits % self.digit_bits
             }
         }
@@ -77,30 +106,32 @@ impl KnomialTree {
 
     /// The parent of a place; the root has none.
     pub const fn parent(self, place: usize) -> Option<usize> {
-        if place == 0 {
+        let position = self.position(place);
+        if position == 0 {
             return None;
         }
         let bits = self.unit_bits(place) + self.digit_bits;
-        Some(self.before(self.position(place) >> bits << bits))
+        Some(self.place(position >> bits << bits))
     }
 
     /// The children of a place, the nearest and smallest subtrees first.
     pub fn children(self, place: usize) -> impl Iterator<Item = usize> {
-        let (first, end) = (self.position(place), self.position(self.n));
+        let (first, end) = (self.position(place), self.in_order(self.n));
         let units = (0..self.unit_bits(place)).step_by(self.digit_bits as usize);
         let digits = 1..1_usize << self.digit_bits;
         let positions =
             units.flat_map(move |bits| digits.clone().map(move |it| first + (it << bits)));
         let children =
-            positions.take_while(move |at| *at < end).map(move |at| (at, self.before(at)));
+            positions.take_while(move |at| *at < end).map(move |at| (at, self.place(at)));
         // No place begins at the second position of another one.
         children.filter(move |(at, child)| self.position(*child) == *at).map(|(_, child)| child)
     }
 
     /// How many places are in the subtree of a place: they are behind each other.
     pub fn subtree(self, place: usize) -> usize {
-        let end = self.position(place) + self.span(place);
-        self.before(end.min(self.position(self.n))) - place
+        let span = self.span(place);
+        let first = (self.position(place) ^ self.turned) & !(span - 1);
+        self.before((first + span).min(self.in_order(self.n))) - self.before(first)
     }
 
     /// How many positions the subtree of a place takes: in a tree of a group a power of two, and
@@ -130,6 +161,60 @@ mod tests {
                         next += tree.subtree(child);
                     }
                     assert_eq!(next, place + tree.subtree(place), "{place} of {tree:?}");
+                }
+            }
+        }
+    }
+
+    /// The first roots, and the last ones.
+    fn roots(n: usize) -> impl Iterator<Item = usize> {
+        (0..n).filter(move |root| *root < 70 || root + 3 > n)
+    }
+
+    #[test]
+    fn any_place_is_the_root_of_a_tree_of_all() {
+        for n in sizes() {
+            for root in roots(n) {
+                let tree = KnomialTree::with_root(n, root);
+                assert_eq!((tree.parent(root), tree.subtree(root)), (None, n));
+                let mut children: Vec<usize> = (0..n).flat_map(|it| tree.children(it)).collect();
+                let is_child = |place: usize| {
+                    tree.parent(place).is_none_or(|above| tree.children(above).any(|c| c == place))
+                };
+                assert!((0..n).all(is_child), "{tree:?}");
+                children.push(root);
+                children.sort_unstable();
+                assert!(children.into_iter().eq(0..n), "{tree:?}");
+            }
+        }
+        assert_eq!(KnomialTree::with_root(13, 0), KnomialTree::of(13));
+    }
+
+    /// So as many messages go between distant places, whichever is the root.
+    #[test]
+    fn subtrees_are_of_neighbours_whatever_the_root() {
+        for n in 1..=140 {
+            for root in roots(n) {
+                let tree = KnomialTree::with_root(n, root);
+                // Those of a subtree, one level after the other.
+                let below = |place: usize| {
+                    let mut found = vec![place];
+                    let mut next = 0;
+                    while let Some(at) = found.get(next) {
+                        found.extend(tree.children(*at));
+                        next += 1;
+                    }
+                    found.sort_unstable();
+                    found
+                };
+                for place in 0..n {
+                    let found = below(place);
+                    assert_eq!(found.len(), tree.subtree(place), "{place} of {tree:?}");
+                    assert!(found.windows(2).all(|two| two[0] + 1 == two[1]), "{tree:?}");
+                    let first: usize = (0..found[0]).map(|place| tree.width(place)).sum();
+                    let span: usize = found.iter().map(|place| tree.width(*place)).sum();
+                    assert!(span.is_power_of_two() && first.is_multiple_of(span), "{tree:?}");
+                    assert!(place == root || span == tree.span(place), "{place} of {tree:?}");
                 }
             }
         }
@@ -177,6 +262,9 @@ mod tests {
     fn few_places_are_a_star_and_many_have_two_levels_or_three() {
         for n in 2..=16 {
             assert_eq!(shape(n), (1, n - 1));
+            assert!(
+                (0..n).all(|root| KnomialTree::with_root(n, root).children(root).count() == n - 1)
+            );
         }
         assert!((17..=64).all(|n| shape(n).0 == 2));
         assert!((65..=512).all(|n| shape(n).0 <= 3));
