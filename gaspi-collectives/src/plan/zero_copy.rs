@@ -11,14 +11,12 @@ use crate::steps::Step;
 /// quick or quicker, where ranks share cores too. Measured for two, four and eight members.
 const PASSING_MIN: u64 = 128 << 20;
 
-/// Bytes that messages may carry until what came before is no more in the caches.
+/// So many bytes are not in the caches when they are used once more.
+///
+/// Between processes of one machine zero-copy sends by sockets pay from as much data on. Less is in
+/// the caches of the sender, and the kernel copies it quicker than it takes pages over one by one;
+/// nor does the sender wait for an acknowledgement then. Measured for two and four members.
 const CACHED: u64 = 8 << 20;
-
-/// Between processes of one machine zero-copy sends by sockets pay from this many bytes of data on.
-/// Less is in the caches of the sender, and the kernel copies it quicker than it takes pages over
-/// one by one; nor does the sender wait for an acknowledgement then. Measured for two and four
-/// members.
-const ONE_MACHINE_MIN: u64 = CACHED;
 
 /// Which messages are sent without copying their data first.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -30,7 +28,7 @@ pub(crate) struct ZeroCopy {
     pub(crate) by_devices_only: bool,
 }
 
-/// Whether an operation of so many bytes is too long for the caches.
+/// Whether so many bytes are too much for the caches.
 pub(crate) const fn exceeds_caches(bytes: u64) -> bool {
     bytes >= CACHED
 }
@@ -41,7 +39,7 @@ pub(super) fn sends(steps: &[Step], one_machine: bool, part_of_long: bool) -> Ze
     if !pays(steps) {
         return ZeroCopy::default();
     }
-    let by_devices_only = one_machine && !part_of_long && bytes_read(steps) < ONE_MACHINE_MIN;
+    let by_devices_only = one_machine && !part_of_long && !exceeds_caches(bytes_read(steps));
     ZeroCopy { lasts: last_sends(steps), by_devices_only }
 }
 
@@ -68,7 +66,7 @@ fn pays(steps: &[Step]) -> bool {
                 sent += src.bytes;
                 carried += src.bytes;
                 let since = received.get(&(src.place, src.offset)).map(|then| carried - then);
-                if since.is_some_and(|since| since < CACHED) {
+                if since.is_some_and(|since| !exceeds_caches(since)) {
                     passed_on_soon += src.bytes;
                 }
             }
@@ -145,7 +143,7 @@ mod tests {
 
     #[test]
     fn sockets_of_one_machine_copy_what_the_caches_hold() {
-        let half = ONE_MACHINE_MIN / 2;
+        let half = CACHED / 2;
         let by_devices_only = |steps: &[Step]| sends(steps, true, false).by_devices_only;
         assert!(by_devices_only(&[send(1, 0, half), send(1, half, half - 1)]));
         assert!(!by_devices_only(&[send(1, 0, half), send(1, half, half)]));
