@@ -27,7 +27,7 @@ use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
 /// The version of connections between hosts: the handshake and the frames that follow it.
-pub(crate) const VERSION: u16 = 19;
+pub(crate) const VERSION: u16 = 20;
 /// In the place of a rank: the process that hosts the meeting of the job.
 pub(crate) const HUB: u32 = u32::MAX;
 
