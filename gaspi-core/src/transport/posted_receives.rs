@@ -68,13 +68,15 @@ impl PostedReceives {
         self.count.store(all.len(), Ordering::Relaxed);
     }
 
+    /// Whether any is posted.
+    pub(crate) fn has_any(&self) -> bool {
+        // Relaxed: as in `post`.
+        self.count.load(Ordering::Relaxed) > 0
+    }
+
     /// Whether a message of this rank has a destination of which nothing has come.
     pub(crate) fn expects(&self, from: Rank) -> bool {
-        // Relaxed: as in `post`.
-        if self.count.load(Ordering::Relaxed) == 0 {
-            return false;
-        }
-        self.all.lock().iter().any(|one| one.from == from && one.before.is_none())
+        self.has_any() && self.all.lock().iter().any(|one| one.from == from && one.before.is_none())
     }
 
     /// The message in a slot has come, and is not expected any more. How many bytes at the begin of

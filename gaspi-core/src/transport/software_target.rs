@@ -13,7 +13,7 @@ use crate::segment::own::Memory;
 use crate::segment::{ARENA, Segment};
 use crate::sync::{AtomicU64, Ordering, slots};
 use crate::transport::payload::{Payload, is_awaited};
-use crate::transport::posted_receives::{PostedReceives, ReceiveTarget};
+use crate::transport::posted_receives::{HEAD_BYTES, PostedReceives, ReceiveTarget};
 use crate::transport::requests::{GetTarget, PendingRequests, finish};
 use crate::transport::{RequestFailure, Upcalls};
 use crate::wire::frame::Frame;
@@ -245,6 +245,17 @@ impl<'a> SoftwareTarget<'a> {
         let slot = segment.pointer().wrapping_add(put.remote.offset as usize);
         // SAFETY: the range was checked when the frame came, and is written here only.
         unsafe { self.posted_receives.target(peer, put, body.offset, slot) }
+    }
+
+    /// How many bytes of the head of a message have not come, if its data may be expected.
+    pub(crate) fn left_of_head(self, body: &IncomingBody) -> Option<usize> {
+        let Sink::Put { put, .. } = &body.sink else { return None };
+        let may_be_expected = put.stream.queue == CHANNELS && self.posted_receives.has_any();
+        let came = body.offset - put.remote.offset;
+        (HEAD_BYTES as u64)
+            .checked_sub(came)
+            .filter(|left| may_be_expected && *left > 0)
+            .map(|left| left as usize)
     }
 
     /// Where a payload goes; nowhere if nobody wants it any more.

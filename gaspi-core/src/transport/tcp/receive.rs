@@ -315,14 +315,13 @@ impl Receiver {
     ) -> Result<bool, Broken> {
         let Some(fd) = connection.fd() else { return Ok(false) };
         let mut busy = false;
-        let mut want = first_want(tcp, connection, incoming);
+        incoming.begin(tcp, connection);
         for _ in 0..ROUNDS {
             let drained = if incoming.served.body.is_some() {
                 self.body(tcp, connection, fd, incoming)?
             } else {
-                self.frames(tcp, connection, fd, incoming, want)?
+                self.frames(tcp, connection, fd, incoming)?
             };
-            want = incoming.want();
             match drained {
                 Received::Nothing => break,
                 Received::All => {
@@ -335,19 +334,18 @@ impl Receiver {
         Ok(busy)
     }
 
-    /// Receives frames, so many bytes of them, and handles those that are whole.
+    /// Receives frames and handles those that are whole.
     fn frames(
         &mut self,
         tcp: Tcp<'_>,
         connection: &Connection,
         fd: BorrowedFd<'_>,
         incoming: &mut Incoming,
-        want: usize,
     ) -> Result<Received, Broken> {
         if let Some(left) = incoming.left_of_long() {
             return self.long_frame(tcp, connection, fd, incoming, left);
         }
-        let have = incoming.partial.len();
+        let (have, want) = (incoming.partial.len(), incoming.want());
         self.make_room(have + want);
         self.buffer[..have].copy_from_slice(&incoming.partial);
         let room = &mut self.buffer[have..have + want];
@@ -384,9 +382,12 @@ impl Receiver {
         mut end: usize,
     ) -> Result<(), Broken> {
         catch_up(tcp, connection);
-        let mut start = 0;
+        let (mut start, mut few) = (0, incoming.few);
         while let Some((frame, taken)) = whole(&self.buffer[start..end])? {
             start += taken;
+            if !is_between_messages(&frame) {
+                few = 0;
+            }
             let size = tcp.handle(connection, incoming, frame)?;
             if incoming.taken_over {
                 (start, end) = self.resume(tcp, connection, incoming, (start, end))?;
@@ -406,7 +407,7 @@ impl Receiver {
                 tcp.arrived(connection, incoming)?;
             }
         }
-        incoming.few = incoming.served.body.as_ref().map_or(0, few_behind);
+        incoming.few = incoming.served.body.as_ref().map_or(few, few_behind);
         incoming.partial.clear();
         incoming.partial.extend_from_slice(&self.buffer[start..end]);
         if incoming.partial.is_empty() {
@@ -426,6 +427,8 @@ impl Receiver {
     ) -> Result<Received, Broken> {
         let Some(body) = &mut incoming.served.body else { return Ok(Received::Nothing) };
         let left = usize::try_from(body.left).unwrap_or(usize::MAX);
+        // Only behind its head is it known where the data of a message goes.
+        let len = tcp.target().left_of_head(body).map_or(left, |head| head.min(left));
         let target =
             connection.peer().and_then(|peer| tcp.target().receive_target(Rank(peer), body));
         let (accepts, pointer) = match tcp.target().wanted(body).filter(|_| target.is_none()) {
@@ -437,11 +440,11 @@ impl Receiver {
             None => (None, std::ptr::null_mut()),
         };
         let piece = match &target {
-            Some(target) => Piece { pointer: target.pointer, len: left },
-            None if accepts.is_some() => Piece { pointer, len: left },
+            Some(target) => Piece { pointer: target.pointer, len },
+            None if accepts.is_some() => Piece { pointer, len },
             None => {
                 self.discard.resize(MANY, 0);
-                Piece { pointer: self.discard.as_mut_ptr(), len: left.min(self.discard.len()) }
+                Piece { pointer: self.discard.as_mut_ptr(), len: len.min(self.discard.len()) }
             }
         };
         // Nothing of a frame is there while payload is awaited. Descriptors come within a node
@@ -526,7 +529,7 @@ mod amounts;
 mod long_frames;
 mod resumed;
 
-use amounts::{MANY, few_behind, first_want};
+use amounts::{MANY, few_behind, is_between_messages};
 
 /// After something was received, before it is handled: what it speaks of comes first.
 fn catch_up(tcp: Tcp<'_>, connection: &Connection) {

@@ -2,12 +2,13 @@
 //! first.
 
 use super::Incoming;
+use crate::config::CHANNELS;
 use crate::ids::Rank;
 use crate::transport::posted_receives::HEAD_BYTES;
 use crate::transport::software_target::IncomingBody;
 use crate::transport::tcp::Tcp;
 use crate::transport::tcp::connection::Connection;
-use crate::wire::frame::{ACK_LEN, PUT_LEN};
+use crate::wire::frame::{ACK_LEN, Frame, PUT_LEN};
 
 /// Bytes to receive at once, where small frames are expected.
 pub(super) const MANY: usize = 64 * 1024;
@@ -15,24 +16,33 @@ pub(super) const MANY: usize = 64 * 1024;
 /// place, not here, and where whole pages are copied as such.
 const FEW: usize = PUT_LEN;
 /// The same behind a message of a channel: the next one comes with an acknowledgement and the news
-/// of slots in front of it, and its head goes to the slot.
-const FEW_OF_CHANNEL: usize = ACK_LEN + 2 * PUT_LEN + HEAD_BYTES;
+/// of slots, most often of up to three channels, in front of it, and its head goes to the slot.
+const FEW_OF_CHANNEL: usize = ACK_LEN + 4 * PUT_LEN + HEAD_BYTES;
 
 impl Incoming {
     /// How many bytes to receive at once where a frame is expected.
     pub(super) fn want(&self) -> usize {
         if self.few == 0 { MANY } else { self.few }
     }
+
+    /// Something is to be received. A message that has a destination may begin with it, whose data
+    /// is then not received here.
+    pub(super) fn begin(&mut self, tcp: Tcp<'_>, connection: &Connection) {
+        let may_begin = self.served.body.is_none() && !connection.local;
+        let peer = connection.peer().filter(|_| may_begin && self.few < FEW_OF_CHANNEL);
+        if peer.is_some_and(|peer| tcp.table.posted_receives.expects(Rank(peer))) {
+            self.few = FEW_OF_CHANNEL;
+        }
+    }
 }
 
-/// How many bytes to receive first where a frame is expected. A message that has a destination may
-/// begin with it, whose data is then not received here.
-pub(super) fn first_want(tcp: Tcp<'_>, connection: &Connection, incoming: &Incoming) -> usize {
-    let may_begin = incoming.served.body.is_none() && !connection.local;
-    let peer = connection.peer().filter(|_| may_begin && incoming.few < FEW_OF_CHANNEL);
-    match peer.is_some_and(|peer| tcp.table.posted_receives.expects(Rank(peer))) {
-        true => FEW_OF_CHANNEL,
-        false => incoming.want(),
+/// Whether a frame comes between messages, however many of its kind: an acknowledgement, or the
+/// news of slots.
+pub(super) fn is_between_messages(frame: &Frame) -> bool {
+    match frame {
+        Frame::Ack { .. } => true,
+        Frame::Put(put) => put.size == 0 && put.stream.queue == CHANNELS,
+        _ => false,
     }
 }
 
