@@ -244,6 +244,61 @@ fn data_of_expected_messages_goes_to_its_place() {
     });
 }
 
+/// Ahead of a message comes the news of slots of several channels, more than is received with it.
+fn data_goes_to_its_place_behind_the_news_of_many_channels() {
+    const BYTES: usize = 40_000;
+    const ROUNDS: u64 = 40;
+    run(2, |rt| {
+        let spec = ChannelSpec { slots: 1, message_bytes: BYTES as u64, stage_bytes: 0 };
+        let open = |_| rt.channel_open(GroupId::ALL, spec, LIMIT).expect("a channel");
+        let mut channels: Vec<(Channel, u64)> = (0..8).map(open).map(|it| (it, 0)).collect();
+        let message = |round: u64| -> Vec<u8> {
+            let data = (0..BYTES).map(|i| (i as u64 * 7 + round) as u8);
+            [round, 2, 3]
+                .map(u64::to_ne_bytes)
+                .concat()
+                .into_iter()
+                .chain([0; 40])
+                .chain(data)
+                .collect()
+        };
+        let mut place = vec![0; BYTES];
+        let mut in_place = 0;
+        for round in 0..ROUNDS {
+            let few = 1 + round as usize % channels.len();
+            if rt.rank() == Rank(0) {
+                let to = (place.as_mut_ptr(), BYTES as u64);
+                // SAFETY: the memory lives until the message has come.
+                unsafe { channels[0].0.post_receive(1, round, [round, 2, 3], to) };
+            }
+            for (channel, index) in &mut channels[..few] {
+                match rt.rank() {
+                    Rank(0) => post(channel, 1, *index, &[1; HEADER]).expect("sent"),
+                    _ => until(channel, || (channel.received(0) > *index).then_some(()))
+                        .expect("came"),
+                }
+                *index += 1;
+            }
+            let channel = &channels[0].0;
+            if rt.rank() == Rank(1) {
+                channels[..few].iter().for_each(|(channel, index)| channel.take(0, *index));
+                until(channel, || (channel.taken(0) == round).then_some(())).expect("room");
+                post(channel, 0, round, &message(round)).expect("sent");
+                continue;
+            }
+            until(channel, || (channel.received(1) > round).then_some(())).expect("came");
+            let here = channel.complete_receive(1, round).map_or(BYTES, |here| here as usize);
+            assert!(whole(channel, 1, round, HEADER + here) == message(round)[..HEADER + here]);
+            assert!(place[here..] == message(round)[HEADER + here..], "round {round}");
+            in_place += u64::from(here < 1000);
+            channel.take(1, round + 1);
+        }
+        // Whoever waits may send the news ahead.
+        assert!(rt.rank() == Rank(1) || in_place > ROUNDS * 3 / 4, "{in_place} of {ROUNDS}");
+        meet(rt);
+    });
+}
+
 fn a_sender_sees_how_far_its_receiver_is() {
     run(2, |rt| {
         let channel = open(rt);
@@ -498,6 +553,8 @@ tests! {
         programs_do_not_see_the_memory_of_channels,
         memory_of_members_is_reached_where_it_lies,
         what_a_layer_above_keeps_goes_before_its_rank;
+    TCP:
+        data_goes_to_its_place_behind_the_news_of_many_channels;
     SEVERAL:
         messages_between_all_pairs_arrive_in_order_and_whole,
         lines_carry_words_and_staging,
