@@ -36,7 +36,8 @@ pub struct Shape {
     /// Bytes of one element.
     pub element_bytes: u64,
     /// The member that has or gets everything, for rooted operations. For an all-reduce the root of
-    /// its tree, of an algorithm that [has any](crate::algorithms::Algorithm::has_any_root); else 0.
+    /// its tree, by an algorithm that [has any](crate::algorithms::Algorithm::has_any_root), else
+    /// 0.
     pub root: u32,
     /// The node of each member, numbered from 0 by first member; all 0 where all share memory.
     pub nodes: Vec<u32>,

@@ -388,8 +388,8 @@ struct Plans {
 }
 
 impl Plans {
-    /// The plan of the next bucket. The root of a tree does more than the others, so all members are
-    /// it in turn.
+    /// The plan of the next bucket. The root of a tree does more than the others, so all members
+    /// are it in turn.
     fn next(
         &mut self,
         engine: &Engine,
