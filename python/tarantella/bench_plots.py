@@ -1,17 +1,20 @@
 """Pictures of what `tarantella.bench` has found, as SVG."""
 
-COLOURS = ("#1b6ca8", "#d1495b", "#66a182", "#edae49", "#8d6a9f", "#555555")
+# Of models, in the order of the records.
+COLOURS = ("#1b6ca8", "#d1495b", "#4f8f6f", "#c98a12", "#8d6a9f", "#555555")
+# Of variants of more than one rank; what is one process is paler.
+OURS, OURS_ALONE, PLAIN, APART, RIVALS = "#1b6ca8", "#a3c4de", "#bbbbbb", "#7fb894", "#d1495b"
 
 
-def svg(body, title, width=640, height=360):
-    """A picture around these elements."""
+def svg(body, title, width=760, height=360):
+    """A picture around these elements, on white: pages may be dark."""
     head = (
         '<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" '
         'font-family="sans-serif" font-size="12">'.format(width, height)
     )
     text = (
-        '<rect width="100%" height="100%" fill="white"/><text x="20" y="24"'
-        ' font-size="15">{}</text>'.format(title)
+        '<title>{0}</title><rect width="100%" height="100%" fill="white"/>'
+        '<text x="20" y="24" font-size="15">{0}</text>'.format(title)
     )
     return "\n".join([head, text] + body + ["</svg>", ""])
 
@@ -22,11 +25,34 @@ def text(x, y, words, anchor="start"):
 
 
 def speed_up(records):
-    """Throughput against ranks, a line for each model, beside the ideal one."""
-    records = [record for record in records if record["variant"] == "tarantella"]
-    most = max(record["ranks"] for record in records)
-    top = max([most] + [record["throughput_by_plain"] for record in records])
-    left, right, low, high = 60, 460, 310, 50
+    """Throughput against ranks beside the ideal one: for each model a line of this layer, and a
+    dashed one of each rival.
+    """
+    most = max(record["ranks"] for record in records if record["variant"] == "tarantella")
+    lines = [("ideal", [(ranks, ranks) for ranks in range(1, most + 1)], PLAIN, False)]
+    for number, name in enumerate(dict.fromkeys(record["model"] for record in records)):
+        colour = COLOURS[number % len(COLOURS)]
+        of_model = [record for record in records if record["model"] == name]
+        for variant in dict.fromkeys(record["variant"] for record in of_model):
+            if variant in ("plain", "apart"):
+                continue
+            points = [
+                (record["ranks"], record["throughput_by_plain"])
+                for record in of_model
+                if record["variant"] == variant
+            ]
+            ours = variant == "tarantella"
+            words = name if ours else "{}, {}".format(name, variant)
+            # A rival has no run of one rank: its line begins at the plain process.
+            lines.append((words, sorted(points if ours else [(1, 1)] + points), colour, not ours))
+    return _speed_up_of(lines, most)
+
+
+def _speed_up_of(lines, most):
+    """The picture of lines: name, points, colour, and whether they are dashed."""
+    top = max(value for _, points, _, _ in lines for _, value in points)
+    left, right, high, legend = 60, 460, 70, 490
+    low = high + max(260, 20 * len(lines))
 
     def place(ranks, value):
         return (
@@ -35,56 +61,68 @@ def speed_up(records):
         )
 
     body = [
-        '<path d="M{} {}V{}H{}" fill="none" stroke="black"/>'.format(left, high, low, right),
-        text((left + right) / 2, low + 36, "ranks", "middle"),
-        text(20, 44, "throughput by one plain process"),
+        text(20, 46, "times the throughput of one plain process, same global batch"),
+        text((left + right) / 2, low + 38, "ranks", "middle"),
+        text(740, high - 8, "{} ranks".format(most), "end"),
     ]
-    for ranks in range(1, most + 1):
-        body.append(text(place(ranks, 0)[0], low + 18, str(ranks), "middle"))
-        body.append(text(left - 8, place(1, ranks)[1] + 4, str(ranks), "end"))
-    lines = [("ideal", [(ranks, ranks) for ranks in range(1, most + 1)], "#bbbbbb")]
-    for number, name in enumerate(sorted({record["model"] for record in records})):
-        own = sorted((r["ranks"], r["throughput_by_plain"]) for r in records if r["model"] == name)
-        lines.append((name, own, COLOURS[number % len(COLOURS)]))
-    for number, (name, points, colour) in enumerate(lines):
+    for number in range(1, most + 1):
+        x, y = place(number, number)
+        body.append(text(x, low + 18, str(number), "middle"))
+        body.append(text(left - 8, y + 4, "{} x".format(number), "end"))
+        body.append('<path d="M{} {:.1f}H{}" stroke="#e4e4e4"/>'.format(left, y, right))
+    axes = '<path d="M{} {}V{}H{}" fill="none" stroke="black"/>'
+    body.append(axes.format(left, high, low, right))
+    for number, (name, points, colour, dashed) in enumerate(lines):
         places = [place(*point) for point in points]
+        style = 'stroke="{}" stroke-width="2"{}'.format(
+            colour, ' stroke-dasharray="6 4"' if dashed else ""
+        )
         body.append(
-            '<polyline points="{}" fill="none" stroke="{}" stroke-width="2"/>'.format(
-                " ".join("{:.1f},{:.1f}".format(*each) for each in places), colour
+            '<polyline points="{}" fill="none" {}/>'.format(
+                " ".join("{:.1f},{:.1f}".format(*each) for each in places), style
             )
         )
         body += [
             '<circle cx="{:.1f}" cy="{:.1f}" r="3" fill="{}"/>'.format(*each, colour)
             for each in places
         ]
-        body.append(
-            '<rect x="480" y="{}" width="12" height="12" fill="{}"/>'.format(
-                60 + 20 * number, colour
-            )
-        )
-        body.append(text(498, 71 + 20 * number, name))
-    return svg(body, "Speed-up of training")
+        y = high + 12 + 20 * number
+        body.append('<path d="M{} {}h28" {}/>'.format(legend, y - 4, style))
+        body.append(text(legend + 36, y, name))
+        body.append(text(740, y, "{:.2f} x".format(points[-1][1]), "end"))
+    return svg(body, "Speed-up of training", height=low + 54)
 
 
 def cpu_seconds(records):
-    """CPU time of an epoch, a bar for each variant."""
-    top = max(record["cpu_by_plain"] for record in records)
-    names = sorted({(record["variant"], record["ranks"]) for record in records})
-    body, y = [text(20, 44, "CPU time of all ranks by that of one plain process")], 60
+    """CPU time of an epoch by that of a plain process: a bar for each variant, with the seconds,
+    and a line from the least to the most of the rounds.
+    """
+    top = max(record["cpu_by_plain_spread"][1] for record in records)
+    left, length = 240, 340
+    body, y = [], 62
+    body.append(text(20, 46, "CPU time of an epoch, of all ranks, by that of one plain process"))
     for name in dict.fromkeys(record["model"] for record in records):
         body.append(text(20, y + 12, name))
         for record in (record for record in records if record["model"] == name):
-            colour = COLOURS[names.index((record["variant"], record["ranks"])) % len(COLOURS)]
-            length = 320 * record["cpu_by_plain"] / top
+            words = "{} x {}".format(record["variant"], record["ranks"])
+            body.append(text(left - 8, y + 12, words, "end"))
+            ends = [length * each / top for each in record["cpu_by_plain_spread"]]
             body.append(
-                '<rect x="240" y="{}" width="{:.1f}" height="14" fill="{}"/>'.format(
-                    y, length, colour
+                '<rect x="{}" y="{}" width="{:.1f}" height="14" fill="{}"/>'.format(
+                    left, y, length * record["cpu_by_plain"] / top, _colour(record)
                 )
             )
-            body.append(
-                text(232, y + 12, "{} x {}".format(record["variant"], record["ranks"]), "end")
-            )
-            body.append(text(246 + length, y + 12, "{:.2f}".format(record["cpu_by_plain"])))
+            spread = '<path d="M{0:.1f} {2}H{1:.1f}M{0:.1f} {3}v6M{1:.1f} {3}v6" stroke="black"/>'
+            body.append(spread.format(left + ends[0], left + ends[1], y + 7, y + 4))
+            words = "{cpu_by_plain:.2f} x, {epoch_cpu_s:.2f} s".format(**record)
+            body.append(text(left + ends[1] + 8, y + 12, words))
             y += 20
         y += 10
-    return svg(body, "CPU time of training", height=y + 20)
+    return svg(body, "CPU time of training", height=y + 10)
+
+
+def _colour(record):
+    """That of a variant's bar."""
+    if record["variant"] == "tarantella":
+        return OURS if record["ranks"] > 1 else OURS_ALONE
+    return {"plain": PLAIN, "apart": APART}.get(record["variant"], RIVALS)

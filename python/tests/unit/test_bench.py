@@ -79,8 +79,14 @@ class Comparison(unittest.TestCase):
 
     def test_pictures_are_well_formed_and_inside_their_frame(self):
         for picture, words in (
-            (plots.speed_up(self.records), ("lenet", "ideal", "ranks")),
-            (plots.cpu_seconds(self.records), ("horovod x 2", "tarantella x 2", "plain x 1")),
+            (
+                plots.speed_up(self.records),
+                ("lenet", "lenet, horovod", "ideal", "ranks", "2.00 x", "1.60 x"),
+            ),
+            (
+                plots.cpu_seconds(self.records),
+                ("horovod x 2", "tarantella x 2", "1.25 x, 5.00 s", "1.00 x, 4.00 s"),
+            ),
         ):
             root = ElementTree.fromstring(picture)
             texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
@@ -93,6 +99,27 @@ class Comparison(unittest.TestCase):
                         self.assertTrue(
                             0 <= float(element.get(name)) <= limit, ElementTree.tostring(element)
                         )
+
+    def test_words_of_pictures_are_clear_of_each_other(self):
+        longest = [dict(record, model="preprocessing") for record in self.records]
+        for picture in (plots.speed_up(longest), plots.cpu_seconds(longest)):
+            lines = {}
+            for element in ElementTree.fromstring(picture).iter("{http://www.w3.org/2000/svg}text"):
+                # A letter of a wide font, of the size 12, takes 7 on average.
+                x, width = float(element.get("x")), 7 * len(element.text)
+                begin = x - {"middle": width / 2, "end": width}.get(element.get("text-anchor"), 0)
+                lines.setdefault(element.get("y"), []).append((begin, begin + width, element.text))
+            for words in lines.values():
+                words.sort()
+                self.assertGreaterEqual(words[0][0], 0, words)
+                self.assertLessEqual(words[-1][1], 760, words)
+                for one, next_one in zip(words, words[1:]):
+                    self.assertLess(one[1], next_one[0], words)
+
+    def test_pictures_are_readable_on_dark_pages(self):
+        for picture in (plots.speed_up(self.records), plots.cpu_seconds(self.records)):
+            first = ElementTree.fromstring(picture).find("{http://www.w3.org/2000/svg}rect")
+            self.assertEqual((first.get("width"), first.get("fill")), ("100%", "white"))
 
     def test_each_rank_is_bound_to_one_core(self):
         for variables, cores, core in (
