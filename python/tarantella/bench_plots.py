@@ -99,8 +99,8 @@ def cpu_seconds(records):
     """
     top = max(record["cpu_by_plain_spread"][1] for record in records)
     left, length = 240, 340
-    body, y = [], 62
-    body.append(text(20, 46, "CPU time of an epoch, of all ranks, by that of one plain process"))
+    words = "of an epoch, all ranks, by that of one plain process; lines: least to most of rounds"
+    body, y = [text(20, 46, words)], 62
     for name in dict.fromkeys(record["model"] for record in records):
         body.append(text(20, y + 12, name))
         for record in (record for record in records if record["model"] == name):

@@ -25,6 +25,10 @@ const SHARED_LINKS: [(&str, &str); 8] = [
 
 const STATIC_LINKS: [&str; 3] = ["libGPI2.a", "libGPI2-dbg.a", "libGPI2-stats.a"];
 
+/// Folders and extensions of the documents, and of the pictures that these show.
+const DOCUMENTS: [(&str, &str); 3] =
+    [("docs", "md"), ("docs/internals", "md"), ("docs/training", "svg")];
+
 /// Prefixes that other software shares: no link is made there that would concern it.
 const SHARED_PREFIXES: [&str; 2] = ["/usr", "/usr/local"];
 
@@ -139,8 +143,9 @@ pub(crate) fn fill(tree: &mut Tree, place: &Place) -> Result<()> {
         let to = format!("{DOCUMENTATION}/{name}");
         tree.copy(&workspace::root().join(name), &to, 0o644)?;
     }
-    copy_all(tree, "docs", "md", &format!("{DOCUMENTATION}/docs"))?;
-    copy_all(tree, "docs/internals", "md", &format!("{DOCUMENTATION}/docs/internals"))?;
+    for (folder, extension) in DOCUMENTS {
+        copy_all(tree, folder, extension, &format!("{DOCUMENTATION}/{folder}"))?;
+    }
     let examples = format!("{DOCUMENTATION}/examples");
     for extension in ["c", "cc", "f90", "txt"] {
         copy_all(tree, "packaging/examples", extension, &examples)?;
@@ -214,4 +219,33 @@ fn static_library(from: &Path, to: &Path) -> Result<()> {
     fs::set_permissions(to, fs::Permissions::from_mode(0o644))
         .map_err(|error| format!("cannot open {} to all: {error}", to.display()))?;
     workspace::remove(&directory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pictures that the documents of a folder show, from the root of the checkout.
+    fn pictures(folder: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        for file in workspace::files(&workspace::root().join(folder), "md").unwrap() {
+            let text = fs::read_to_string(file).unwrap();
+            let links = text.split("](").skip(1).filter_map(|rest| rest.split_once(')'));
+            let of_folder = links.filter(|(link, _)| link.ends_with(".svg"));
+            found.extend(of_folder.map(|(link, _)| format!("{folder}/{link}")));
+        }
+        found
+    }
+
+    #[test]
+    fn pictures_of_documents_are_installed_with_them() {
+        let shown: Vec<String> =
+            ["docs", "docs/internals"].into_iter().flat_map(pictures).collect();
+        assert!(!shown.is_empty());
+        for picture in shown {
+            assert!(workspace::root().join(&picture).is_file(), "{picture}");
+            let (folder, _) = picture.rsplit_once('/').unwrap();
+            assert!(DOCUMENTS.contains(&(folder, "svg")), "{picture}");
+        }
+    }
 }
