@@ -13,7 +13,7 @@
 //! watchers         n * 8                  by the number of the node that is watched
 //! order of ends    n * 4                  0, or where the end of a rank stands in the log, from 1
 //! log of ends      n * 4                  0, or a rank and 1, in the order of the ends
-//! numbers          n * 4                  0, or the number on the node, from 1, of a rank that maps it
+//! numbers          n * 4                  0, or the number on the node, from 1, of who maps it
 //! parts of ranks   (1 + p) * (4096 + g * 256), each at a multiple of 4096
 //!   control page   4096
 //!   arrival slots  g * 2 * 64
@@ -48,8 +48,8 @@ pub(crate) const MARK_BYTES: usize = 128;
 /// Bytes of the slot for passive messages of one rank to another.
 pub(crate) const PASSIVE_SLOT_BYTES: usize = 64;
 /// Bytes of the word that tells where a rank is in its life, of those that count deaths and
-/// departures, and of those that tell in which order ranks have ended, or which number they have on
-/// their node.
+/// departures, and of those that tell in which order ranks have ended, or which number they have
+/// on their node.
 pub(crate) const LIVENESS_BYTES: usize = 4;
 /// Ranks of a node that watch another node, each on behalf of all of its own: one may be stopped.
 pub(crate) const WATCHERS: usize = 2;
@@ -109,8 +109,8 @@ impl SharedLayout {
         SharedLayout { ranks: ranks as u64, groups: group_max as u64, locals: ranks as u64 }
     }
 
-    /// The same for a node of so many ranks. What is kept of all ranks, and the parts of those of the
-    /// node, stay where they are.
+    /// The same for a node of so many ranks. What is kept of all ranks, and the parts of those of
+    /// the node, stay where they are.
     pub(crate) const fn of_node(self, locals: u32) -> SharedLayout {
         SharedLayout { locals: locals as u64, ..self }
     }

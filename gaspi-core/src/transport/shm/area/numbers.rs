@@ -59,7 +59,7 @@ pub(super) struct Parts {
 
 // SAFETY: these are addresses only; whoever reads or writes there uses atomic operations.
 unsafe impl Send for Parts {}
-// SAFETY: as above.
+// SAFETY: none of them changes once it is made.
 unsafe impl Sync for Parts {}
 
 impl Parts {
