@@ -26,7 +26,7 @@
 //! arenas           p * 4102 MiB or more   behind the rest for p = n
 //! ```
 //!
-//! What comes first is kept of all ranks of the job, and takes 28 bytes for each. The rest, 13 MiB
+//! What comes first is kept of all ranks of the job, and takes 24 bytes for each. The rest, 13 MiB
 //! for a rank of the node, lies there by its number among those of the node ([`Place`]). What tools
 //! look at lies where it would for any number of these, and the numbers tell them whose it is. The
 //! first part of a rank is nobody's: it stays zero, and stands for ranks that are not of the node.
@@ -337,11 +337,11 @@ mod tests {
     fn a_node_takes_room_for_its_own_ranks() {
         let job = SharedLayout::new(65_535, 32);
         let node = job.of_node(64);
-        // Little more than 28 bytes for each rank of the job, and for each of the node 13 MiB and
+        // Little more than 24 bytes for each rank of the job, and for each of the node 13 MiB and
         // what lines of all take.
         let of_local = (13 << 20) + 64 * LINES_BYTES_MAX as u64;
-        assert!(node.bytes() < 65_536 * 28 + 65 * of_local, "{}", node.bytes());
-        assert!(node.parts_end() < 65_536 * 28 + 66 * (12 << 10), "{}", node.parts_end());
+        assert!(node.bytes() < 65_536 * 24 + 65 * of_local, "{}", node.bytes());
+        assert!(node.parts_end() < 65_536 * 24 + 66 * (12 << 10), "{}", node.parts_end());
         assert!(node.bytes() < job.bytes() / 500);
         // What tools read lies where it would for all.
         assert_eq!((node.numbers(), node.parts()), (job.numbers(), job.parts()));
