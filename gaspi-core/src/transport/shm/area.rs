@@ -147,6 +147,7 @@ const _: () = {
     assert!(size_of::<AtomicU32>() == LIVENESS_BYTES);
 };
 
+/// So many bytes of a file that has room for all of `layout`.
 fn map(fd: &OwnedFd, layout: SharedLayout, bytes: u64) -> Result<Mapping> {
     check_sealed(fd.as_fd(), layout.bytes()).map_err(|_| Error::Meeting {
         reason: "the launcher and this program use different versions of this library".to_owned(),
