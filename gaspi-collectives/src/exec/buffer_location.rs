@@ -46,6 +46,12 @@ impl BufferLocation {
         BufferLocation { input: Location::decode([a, b]), output: Location::decode([c, d]) }
     }
 
+    /// Whether both are found there as long as the channel exists.
+    pub(crate) fn stay(&self) -> bool {
+        let stays = |at: Location| at == NOWHERE || at.is_in_arena();
+        stays(self.input) && stays(self.output)
+    }
+
     /// Whether all members of the node can use both without the kernel's help.
     pub(crate) fn are_mapped(&self) -> bool {
         let mapped = |at: Location| at == NOWHERE || matches!(at, Location::Segment { .. });

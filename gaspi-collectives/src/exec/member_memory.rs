@@ -55,7 +55,11 @@ impl<F: Function> Task<F> {
     /// mapped is from the next operation on.
     pub(super) fn find_peers(&mut self, channel: &Channel, counters: &Counters) -> Result<Stepped> {
         let members = 0..channel.ranks().len();
-        let told = |member| BufferLocation::of_words(channel.payload(member, counters.arrivals));
+        let line = |member| channel.payload(member, counters.arrivals);
+        if self.peers.open_again(line) {
+            return Ok(Stepped::Done);
+        }
+        let told = |member| BufferLocation::of_words(line(member));
         let all_mapped = members.clone().all(|member| told(member).are_mapped());
         for member in members.clone().filter(|_| !all_mapped) {
             let BufferLocation { input, output } = told(member);
@@ -63,8 +67,7 @@ impl<F: Function> Task<F> {
             channel.map_unmapped(member, output);
         }
         let across = channel.all_reachable();
-        let takes_fallback =
-            |member| BufferLocation::takes_fallback(channel.payload(member, counters.arrivals));
+        let takes_fallback = |member| BufferLocation::takes_fallback(line(member));
         if let Some(FallbackPlan { plan, .. }) = &self.plan.fallback
             && !all_mapped
             && (!across || members.clone().all(takes_fallback))
@@ -83,10 +86,10 @@ impl<F: Function> Task<F> {
                 Ok([input, PeerAccess::open(channel, member, output, output_bytes)?])
             });
             match found {
-                Ok(peers) => self.peers.push(peers),
+                Ok(accesses) => self.peers.add(accesses, line(member)),
                 Err(error) => {
                     // The step may run again.
-                    self.peers.clear();
+                    self.peers.forget();
                     return Err(error);
                 }
             }
@@ -113,7 +116,7 @@ impl<F: Function> Task<F> {
         if member == on.me() {
             return Readable::Here(self.source(on, counters, span));
         }
-        let access = &self.peers[member][buffer];
+        let access = self.peers.access(member, buffer);
         match access.slice() {
             Some(slice) => Readable::Here(Source::of_peer(slice).part(span.offset, span.bytes)),
             None => Readable::Across(member, access.address(span.offset)),
@@ -149,7 +152,7 @@ impl<F: Function> Task<F> {
         if member == on.me() {
             return Writable::Here(self.target(on, counters, span));
         }
-        let access = &self.peers[member][1];
+        let access = self.peers.access(member, 1);
         match access.slice() {
             Some(slice) => Writable::Here(Target::of_peer(slice).part(span.offset, span.bytes)),
             None => Writable::Across(member, access.address(span.offset)),

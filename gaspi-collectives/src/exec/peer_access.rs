@@ -1,6 +1,70 @@
 //! How this rank gets at memory of another member: mapped, or across processes.
 
+use gaspi_core::sync::arrival_slot::PAYLOAD_WORDS as WORDS;
 use gaspi_core::{Channel, Location, PeerSlice, Reached, Result};
+
+use super::buffer_location::BufferLocation;
+
+/// The line of a member's first arrival.
+type Line = [u64; WORDS];
+
+/// The memory of the members of a node, as their lines tell of it. An operation that is carried out
+/// again finds most often what it has found before.
+#[derive(Debug, Default)]
+pub(super) struct Peers {
+    /// By member, its input and its output.
+    accesses: Vec<[PeerAccess; 2]>,
+    /// By member, what its line has told.
+    lines: Vec<Line>,
+    /// Some of it is in segments of the program, or private.
+    passes: bool,
+    /// This operation has found them.
+    are_open: bool,
+}
+
+impl Peers {
+    pub(super) fn are_open(&self) -> bool {
+        self.are_open
+    }
+
+    /// Adds the next member, with the line that has told of it.
+    pub(super) fn add(&mut self, accesses: [PeerAccess; 2], line: Line) {
+        self.accesses.push(accesses);
+        self.lines.push(line);
+        self.passes |= !BufferLocation::of_words(line).stay();
+        self.are_open = true;
+    }
+
+    /// The operation has ended. Memory of segments of the program is not kept mapped by this.
+    pub(super) fn close(&mut self) {
+        self.are_open = false;
+        if self.passes {
+            self.forget();
+        }
+    }
+
+    /// Opens what was there before, if the members tell of the same.
+    pub(super) fn open_again(&mut self, line: impl Fn(usize) -> Line) -> bool {
+        let mut lines = self.lines.iter().enumerate();
+        self.are_open = !self.lines.is_empty() && lines.all(|(at, known)| *known == line(at));
+        if !self.are_open {
+            self.forget();
+        }
+        self.are_open
+    }
+
+    pub(super) fn forget(&mut self) {
+        self.accesses.clear();
+        self.lines.clear();
+        self.passes = false;
+        self.are_open = false;
+    }
+
+    /// The input (0) or the output (1) of a member.
+    pub(super) fn access(&self, member: usize, buffer: usize) -> &PeerAccess {
+        &self.accesses[member][buffer]
+    }
+}
 
 /// Memory of another member as this rank gets at it.
 #[derive(Debug)]

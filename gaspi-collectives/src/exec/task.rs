@@ -14,7 +14,7 @@ use super::buffer_location::BufferLocation;
 use super::buffers::{Arithmetic, Buffers};
 use super::counters::Counters;
 use super::notice::{self, Cause, What};
-use super::peer_access::PeerAccess;
+use super::peer_access::Peers;
 use super::substrate::Substrate;
 use crate::algorithms::Algorithm;
 use crate::kernel::{self, Buffer, Source, Target};
@@ -51,9 +51,6 @@ impl Blocked {
         }
     }
 }
-
-/// Access to a member's input and output, from the locations in its line.
-type Accesses = [PeerAccess; 2];
 
 /// Memory that a task takes for itself.
 #[derive(Debug)]
@@ -97,8 +94,8 @@ pub(crate) struct Task<F = Reducer> {
     pub(super) position: Position,
     /// What it waited for when it was left.
     pub(super) blocked: Option<Blocked>,
-    /// By member, after the first arrival; empty before.
-    pub(super) peers: Vec<Accesses>,
+    /// The memory of the members, after the first arrival.
+    pub(super) peers: Peers,
     /// 1 + the rank on which a reduction has failed, 0 if none has. Messages carry it, and lines
     /// without data.
     pub(super) failed: Cell<u64>,
@@ -183,7 +180,7 @@ impl<F: Function> Task<F> {
             arguments: RefCell::default(),
             position: Position::default(),
             blocked: None,
-            peers: Vec::new(),
+            peers: Peers::default(),
             failed: Cell::new(0),
             cause: Cell::default(),
             performed: Performed::default(),
@@ -197,7 +194,7 @@ impl<F: Function> Task<F> {
         self.failed.set(0);
         self.sequence = sequence;
         self.buffers = buffers;
-        self.peers.clear();
+        self.peers.close();
         self.performed = Performed::default();
         if let Some(plan) = self.replaced.take() {
             self.plan = plan;
@@ -531,7 +528,7 @@ impl<F: Function> Task<F> {
                 used = data.len().div_ceil(size_of::<u64>());
                 kernel::copy(Target::of(data), self.source(on, counters, span));
             }
-            Carry::Nothing if self.plan.is_direct() && self.peers.is_empty() => {
+            Carry::Nothing if self.plan.is_direct() && !self.peers.are_open() => {
                 let takes_fallback =
                     self.plan.fallback.as_ref().is_some_and(|fallback| fallback.always);
                 words = BufferLocation::of(on.channel(), self.buffers).words(takes_fallback);
@@ -565,7 +562,7 @@ impl<F: Function> Task<F> {
                 }
             }
         }
-        if self.plan.is_direct() && self.peers.is_empty() {
+        if self.plan.is_direct() && !self.peers.are_open() {
             // A member that fails after its arrival waits only for members that may already use its
             // memory: do not begin to.
             let channel = on.channel();

@@ -66,8 +66,15 @@ pub(super) struct Found<'f> {
 
 impl Found<'_> {
     /// The step in which it was submitted last, or the first one.
+    #[inline]
     pub(super) fn step(&self) -> u64 {
         self.bucket.countdown.submitted(self.record.part.nth).max(1)
+    }
+
+    /// Whether that has ended.
+    #[inline]
+    fn has_ended(&self) -> bool {
+        self.bucket.countdown.ended() >= self.step()
     }
 }
 
@@ -184,6 +191,14 @@ impl Fused {
     /// Has a function told of ends, or none any more.
     pub(super) fn set_function(&self, function: Option<Arc<OnEnd>>) {
         self.ends.set_function(function);
+    }
+
+    /// Whether a wait for a tensor is over at once. False where it takes a closer look.
+    #[inline(always)]
+    pub(super) fn has_sum(&self, tensor: usize) -> bool {
+        let Some(record) = self.records.get(tensor) else { return false };
+        let Some(bucket) = self.buckets.get(record.bucket) else { return false };
+        record.part.bytes > 0 && Found { tensor, record, bucket }.has_ended()
     }
 
     /// Whether the step has ended in which a tensor was submitted last.

@@ -130,7 +130,7 @@ pub fn create(
     slot.0 = slot.0.wrapping_add(1).max(1);
     let handle = Handle(u64::from(slot.0) << 32 | index as u64);
     let known = ptr::from_mut(&mut **slot.1.insert(Box::new(Known { handle, fused })));
-    // Release: it was made before; pairs with the Acquire in `try_submit`.
+    // Release: it was made before; pairs with the Acquire in `find`.
     fusions.lookup.make(index as u32).store(known, Ordering::Release);
     Ok(handle)
 }
@@ -149,13 +149,27 @@ pub unsafe fn try_submit(
     data: *const u8,
     scale: f64,
 ) -> Option<Option<usize>> {
+    let fused = find(inside, handle)?;
+    // SAFETY: the caller's promise.
+    unsafe { fused.try_submit(tensor, data, scale) }
+}
+
+/// Whether a wait for a tensor, as [`Fusion::wait`], is over at once. False where it takes a closer
+/// look.
+#[inline]
+pub fn has_sum(inside: FastPath<'_>, handle: Handle, tensor: usize) -> bool {
+    find(inside, handle).is_some_and(|fused| fused.has_sum(tensor))
+}
+
+/// A fused buffer, for as long as the epoch.
+#[inline(always)]
+fn find(inside: FastPath<'_>, handle: Handle) -> Option<&Fused> {
     let found = Fusions::of(inside.runtime()).lookup.get(handle.0 as u32)?;
     // Acquire: pairs with the Release in `create`.
     let known = found.load(Ordering::Acquire);
     // SAFETY: epoch. `free` waits for its end before it drops this.
     let known = unsafe { known.as_ref() }.filter(|known| known.handle == handle)?;
-    // SAFETY: the caller's promise.
-    unsafe { known.fused.try_submit(tensor, data, scale) }
+    Some(&known.fused)
 }
 
 /// Starts the all-reduce of a bucket that [`try_submit`] has told of.

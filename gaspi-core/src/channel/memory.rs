@@ -48,6 +48,11 @@ fn named(id: SegmentId, generation: u32) -> u64 {
 }
 
 impl Location {
+    /// Whether it is memory of channels, which is mapped as long as they exist.
+    pub fn is_in_arena(self) -> bool {
+        matches!(self, Location::Segment { id: ARENA, .. })
+    }
+
     /// As two words, to ride in a line.
     pub fn encode(self) -> [u64; 2] {
         match self {
