@@ -362,10 +362,42 @@ fn chunks<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
     // What two ranks do all the time is compiled apart, with lengths that the compiler knows: a
     // fifth faster.
     match (dsts, rest) {
-        ([dst], [src]) => pieces::<C, O, F>(&[*dst], first, &[*src], last, 0),
-        ([one, two], [src]) => pieces::<C, O, F>(&[*one, *two], first, &[*src], last, 0),
-        _ => pieces::<C, O, F>(dsts, first, rest, last, 0),
+        ([dst], [src]) => there_and_back::<C, O, F>(&[*dst], first, &[*src], last),
+        ([one, two], [src]) => there_and_back::<C, O, F>(&[*one, *two], first, &[*src], last),
+        _ => there_and_back::<C, O, F>(dsts, first, rest, last),
     }
+}
+
+/// Bytes at the end of a pass that are gone through backwards. Measured: 1 KiB gains two thirds of
+/// what this does.
+const BACKWARDS_BYTES: usize = 4096;
+
+/// The whole chunks, the last ones backwards; returns where they end. A processor prefetches what
+/// lies behind memory that is gone through. Behind a block of a bucket, or of a member, is often one
+/// that another core is writing, which would have to fetch its lines back.
+#[inline(always)]
+fn there_and_back<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
+    dsts: &[Target<'_>],
+    first: Source<'_>,
+    rest: &[Source<'_>],
+    last: Option<C::Lane>,
+) -> usize {
+    let whole = first.len / C::BYTES;
+    let turn = whole - (whole / 2).min(BACKWARDS_BYTES / C::BYTES);
+    // No iterators: what these call is not compiled for the instruction set.
+    let mut number = 0;
+    while number < turn {
+        // SAFETY: `Pass::check` has found all as long as the first; the chunk is inside.
+        unsafe { chunk::<C, O, F>(dsts, first, rest, last, number * C::BYTES) };
+        number += 1;
+    }
+    number = whole;
+    while number > turn {
+        number -= 1;
+        // SAFETY: as above.
+        unsafe { chunk::<C, O, F>(dsts, first, rest, last, number * C::BYTES) };
+    }
+    whole * C::BYTES
 }
 
 /// Goes on from `at` for as long as there are whole chunks; returns where that ends. Results are
@@ -380,25 +412,41 @@ fn pieces<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
 ) -> usize {
     while first.len - at >= C::BYTES {
         // SAFETY: `Pass::check` has found all as long as the first; the chunk is inside.
-        let mut lanes = unsafe { C::load(first.start.add(at)) };
-        for src in rest {
-            // SAFETY: it is as long as the first one.
-            let more = unsafe { C::load(src.start.add(at)) };
-            lanes = lanes.combine::<O>(more);
-        }
-        if let Some(last) = last {
-            lanes = lanes.combine::<F>(C::Lanes::all(last));
-        }
-        if lanes.is_unsettled::<O>() {
-            lanes = lanes.settle::<O>();
-        }
-        let packed = C::pack(lanes);
-        let packed = C::hold(packed);
-        for dst in dsts {
-            // SAFETY: it is as long as the first one.
-            unsafe { C::store(dst.start.add(at), packed) };
-        }
+        unsafe { chunk::<C, O, F>(dsts, first, rest, last, at) };
         at += C::BYTES;
     }
     at
+}
+
+/// Combines the chunk at `at`.
+///
+/// # Safety
+/// The chunk lies inside of all of them.
+#[inline(always)]
+unsafe fn chunk<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
+    dsts: &[Target<'_>],
+    first: Source<'_>,
+    rest: &[Source<'_>],
+    last: Option<C::Lane>,
+    at: usize,
+) {
+    // SAFETY: the caller's promise.
+    let mut lanes = unsafe { C::load(first.start.add(at)) };
+    for src in rest {
+        // SAFETY: the caller's promise.
+        let more = unsafe { C::load(src.start.add(at)) };
+        lanes = lanes.combine::<O>(more);
+    }
+    if let Some(last) = last {
+        lanes = lanes.combine::<F>(C::Lanes::all(last));
+    }
+    if lanes.is_unsettled::<O>() {
+        lanes = lanes.settle::<O>();
+    }
+    let packed = C::pack(lanes);
+    let packed = C::hold(packed);
+    for dst in dsts {
+        // SAFETY: the caller's promise.
+        unsafe { C::store(dst.start.add(at), packed) };
+    }
 }
