@@ -80,7 +80,6 @@ impl Channel {
         for member in self.neighbours() {
             self.inner.ranks.area.wake_for(member.rank, wake_kind::ARRIVAL);
         }
-        self.arrival_slot(self.me, sequence + 1).prefetch_for_write();
     }
 
     /// Counts this rank's arrival, where the counts lie: whether nobody has to be waited for any

@@ -130,7 +130,6 @@ impl GroupCall<'_> {
             for rank in self.ranks().iter().filter(|rank| **rank != self.inner.ranks.me) {
                 self.inner.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
             }
-            self.slot(self.me, step + 1).prefetch_for_write();
         } else {
             self.arrive_at_other_nodes(step, payload);
             self.arrive_in_node(step);

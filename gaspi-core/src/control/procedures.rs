@@ -29,12 +29,11 @@ impl Inner {
         }
         let step = committed.step + 1;
         let at = (step % 2) as usize;
-        let own = self.ranks.area.own_arrival_slots(group.index());
-        own[at].publish(step, BARRIER.signature, &[]);
+        let own = &self.ranks.area.own_arrival_slots(group.index())[at];
+        own.publish(step, BARRIER.signature, &[]);
         for rank in committed.ranks.iter().filter(|rank| **rank != self.ranks.me) {
             self.ranks.area.wake_for(*rank, wake_kind::ARRIVAL);
         }
-        own[1 - at].prefetch_for_write();
         let mut next = 0;
         let mut look = || {
             let ranks = &committed.ranks;

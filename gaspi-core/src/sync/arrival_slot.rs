@@ -51,21 +51,6 @@ impl<W: Word64> ArrivalSlot<W> {
         self.sequence.store(sequence, Ordering::Release);
     }
 
-    /// This rank writes it next: gets its cache line from the ranks that have read it, meanwhile.
-    #[inline(always)]
-    pub fn prefetch_for_write(&self) {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a prefetch changes nothing that the program could see and never faults. A
-        // processor that does not know this one takes it for a NOP.
-        unsafe {
-            std::arch::asm!(
-                "prefetchw [{}]",
-                in(reg) std::ptr::from_ref(self),
-                options(readonly, nostack, preserves_flags)
-            );
-        }
-    }
-
     /// Whether the rank has arrived at `sequence`. Sequences only grow.
     #[inline]
     pub fn poll(&self, sequence: u64) -> Poll {
