@@ -46,7 +46,7 @@ static gaspi_size_t sizes[ELEMENTS];
 #define TENSORS (CALLS + 1)
 /* Fused buffers that are found in another way lie behind so many. */
 #define FIRST_FUSIONS 64
-static gaspi_fusion_t copied, scaled, narrowed, added, narrowed_added, further;
+static gaspi_fusion_t copied, scaled, narrowed, added, narrowed_added, further, summed;
 /* Calls so far of each path that submits other tensors each time. */
 static gaspi_size_t copies, scales, narrows, narrowed_adds, further_copies;
 static double gradient[8];
@@ -130,7 +130,9 @@ __attribute__((noipa)) static int read_and_wait(void) {
   PATH(fusion_submit_bf16_add,                                                            \
        "gaspi_fusion_submit, 8 floats, one of two contributions as bf16, besides the kernel", \
        gaspi_fusion_submit(narrowed_added, narrowed_adds++ / 2, gradient, 1.0),           \
-       GASPI_SUCCESS)
+       GASPI_SUCCESS)                                                                     \
+  PATH(fusion_wait, "gaspi_fusion_wait, a sum that is there, left in its place",          \
+       gaspi_fusion_wait(summed, 0, NULL, GASPI_BLOCK), GASPI_SUCCESS)
 #endif
 
 /*
@@ -187,6 +189,9 @@ static void make_fused_buffers(void) {
     make_fused_buffer(&further, 2, GASPI_COLL_TYPE_F64, 1, 0);
   }
   make_fused_buffer(&further, TENSORS, GASPI_COLL_TYPE_F64, 1, 0);
+  make_fused_buffer(&summed, 1, GASPI_COLL_TYPE_F64, 1, 0);
+  CHECK_OK(gaspi_fusion_submit(summed, 0, gradient, 1.0));
+  CHECK_OK(gaspi_fusion_wait(summed, 0, NULL, LIMIT));
 }
 #endif
 
