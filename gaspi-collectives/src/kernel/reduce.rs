@@ -370,7 +370,7 @@ fn chunks<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
 
 /// Bytes at the end of a pass that are gone through backwards. Measured: 1 KiB gains two thirds of
 /// what this does.
-const BACKWARDS_BYTES: usize = 4096;
+pub(super) const BACKWARDS_BYTES: usize = 4096;
 
 /// The whole chunks, the last ones backwards; returns where they end. A processor prefetches what
 /// lies behind memory that is gone through. Behind a block of a bucket, or of a member, is often one
