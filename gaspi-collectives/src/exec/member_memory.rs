@@ -56,7 +56,7 @@ impl<F: Function> Task<F> {
     pub(super) fn find_peers(&mut self, channel: &Channel, counters: &Counters) -> Result<Stepped> {
         let members = 0..channel.ranks().len();
         let line = |member| channel.payload(member, counters.arrivals);
-        if self.peers.open_again(line) {
+        if self.accesses.open_again(line) {
             return Ok(Stepped::Done);
         }
         let told = |member| BufferLocation::of_words(line(member));
@@ -86,10 +86,10 @@ impl<F: Function> Task<F> {
                 Ok([input, PeerAccess::open(channel, member, output, output_bytes)?])
             });
             match found {
-                Ok(accesses) => self.peers.add(accesses, line(member)),
+                Ok(found) => self.accesses.add(found, line(member)),
                 Err(error) => {
                     // The step may run again.
-                    self.peers.forget();
+                    self.accesses.forget();
                     return Err(error);
                 }
             }
@@ -116,7 +116,7 @@ impl<F: Function> Task<F> {
         if member == on.me() {
             return Readable::Here(self.source(on, counters, span));
         }
-        let access = self.peers.access(member, buffer);
+        let access = self.accesses.access(member, buffer);
         match access.slice() {
             Some(slice) => Readable::Here(Source::of_peer(slice).part(span.offset, span.bytes)),
             None => Readable::Across(member, access.address(span.offset)),
@@ -152,7 +152,7 @@ impl<F: Function> Task<F> {
         if member == on.me() {
             return Writable::Here(self.target(on, counters, span));
         }
-        let access = self.peers.access(member, 1);
+        let access = self.accesses.access(member, 1);
         match access.slice() {
             Some(slice) => Writable::Here(Target::of_peer(slice).part(span.offset, span.bytes)),
             None => Writable::Across(member, access.address(span.offset)),

@@ -11,9 +11,9 @@ type Line = [u64; WORDS];
 /// The memory of the members of a node, as their lines tell of it. An operation that is carried out
 /// again finds most often what it has found before.
 #[derive(Debug, Default)]
-pub(super) struct Peers {
+pub(super) struct Accesses {
     /// By member, its input and its output.
-    accesses: Vec<[PeerAccess; 2]>,
+    members: Vec<[PeerAccess; 2]>,
     /// By member, what its line has told.
     lines: Vec<Line>,
     /// Some of it is in segments of the program, or private.
@@ -22,14 +22,14 @@ pub(super) struct Peers {
     are_open: bool,
 }
 
-impl Peers {
+impl Accesses {
     pub(super) fn are_open(&self) -> bool {
         self.are_open
     }
 
     /// Adds the next member, with the line that has told of it.
-    pub(super) fn add(&mut self, accesses: [PeerAccess; 2], line: Line) {
-        self.accesses.push(accesses);
+    pub(super) fn add(&mut self, member: [PeerAccess; 2], line: Line) {
+        self.members.push(member);
         self.lines.push(line);
         self.passes |= !BufferLocation::of_words(line).stay();
         self.are_open = true;
@@ -54,7 +54,7 @@ impl Peers {
     }
 
     pub(super) fn forget(&mut self) {
-        self.accesses.clear();
+        self.members.clear();
         self.lines.clear();
         self.passes = false;
         self.are_open = false;
@@ -62,7 +62,7 @@ impl Peers {
 
     /// The input (0) or the output (1) of a member.
     pub(super) fn access(&self, member: usize, buffer: usize) -> &PeerAccess {
-        &self.accesses[member][buffer]
+        &self.members[member][buffer]
     }
 }
 

@@ -14,7 +14,7 @@ use super::buffer_location::BufferLocation;
 use super::buffers::{Arithmetic, Buffers};
 use super::counters::Counters;
 use super::notice::{self, Cause, What};
-use super::peer_access::Peers;
+use super::peer_access::Accesses;
 use super::substrate::Substrate;
 use crate::algorithms::Algorithm;
 use crate::kernel::{self, Buffer, Source, Target};
@@ -95,7 +95,7 @@ pub(crate) struct Task<F = Reducer> {
     /// What it waited for when it was left.
     pub(super) blocked: Option<Blocked>,
     /// The memory of the members, after the first arrival.
-    pub(super) peers: Peers,
+    pub(super) accesses: Accesses,
     /// 1 + the rank on which a reduction has failed, 0 if none has. Messages carry it, and lines
     /// without data.
     pub(super) failed: Cell<u64>,
@@ -180,7 +180,7 @@ impl<F: Function> Task<F> {
             arguments: RefCell::default(),
             position: Position::default(),
             blocked: None,
-            peers: Peers::default(),
+            accesses: Accesses::default(),
             failed: Cell::new(0),
             cause: Cell::default(),
             performed: Performed::default(),
@@ -194,7 +194,7 @@ impl<F: Function> Task<F> {
         self.failed.set(0);
         self.sequence = sequence;
         self.buffers = buffers;
-        self.peers.close();
+        self.accesses.close();
         self.performed = Performed::default();
         if let Some(plan) = self.replaced.take() {
             self.plan = plan;
@@ -528,7 +528,7 @@ impl<F: Function> Task<F> {
                 used = data.len().div_ceil(size_of::<u64>());
                 kernel::copy(Target::of(data), self.source(on, counters, span));
             }
-            Carry::Nothing if self.plan.is_direct() && !self.peers.are_open() => {
+            Carry::Nothing if self.plan.is_direct() && !self.accesses.are_open() => {
                 let takes_fallback =
                     self.plan.fallback.as_ref().is_some_and(|fallback| fallback.always);
                 words = BufferLocation::of(on.channel(), self.buffers).words(takes_fallback);
@@ -562,7 +562,7 @@ impl<F: Function> Task<F> {
                 }
             }
         }
-        if self.plan.is_direct() && !self.peers.are_open() {
+        if self.plan.is_direct() && !self.accesses.are_open() {
             // A member that fails after its arrival waits only for members that may already use its
             // memory: do not begin to.
             let channel = on.channel();

@@ -373,8 +373,8 @@ fn chunks<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
 pub(super) const BACKWARDS_BYTES: usize = 4096;
 
 /// The whole chunks, the last ones backwards; returns where they end. A processor prefetches what
-/// lies behind memory that is gone through. Behind a block of a bucket, or of a member, is often one
-/// that another core is writing, which would have to fetch its lines back.
+/// lies behind memory that is gone through. Behind the block of a member is often one that another
+/// core is writing, which would have to fetch its lines back.
 #[inline(always)]
 fn there_and_back<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
     dsts: &[Target<'_>],
@@ -394,7 +394,7 @@ fn there_and_back<C: Chunk, O: Combine<C::Lane>, F: Combine<C::Lane>>(
     number = whole;
     while number > turn {
         number -= 1;
-        // SAFETY: as above.
+        // SAFETY: all are as long as the first; the chunk is inside.
         unsafe { chunk::<C, O, F>(dsts, first, rest, last, number * C::BYTES) };
     }
     whole * C::BYTES
