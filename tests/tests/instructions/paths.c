@@ -180,6 +180,9 @@ static void make_fused_buffer(gaspi_fusion_t *made, gaspi_size_t num, gaspi_coll
 }
 
 static void make_fused_buffers(void) {
+  make_fused_buffer(&summed, 1, GASPI_COLL_TYPE_F64, 1, 0);
+  CHECK_OK(gaspi_fusion_submit(summed, 0, gradient, 1.0));
+  CHECK_OK(gaspi_fusion_wait(summed, 0, NULL, LIMIT));
   make_fused_buffer(&copied, TENSORS, GASPI_COLL_TYPE_F64, 1, 0);
   make_fused_buffer(&scaled, TENSORS, GASPI_COLL_TYPE_F64, 1, 0);
   make_fused_buffer(&added, 2, GASPI_COLL_TYPE_F64, TENSORS, 0);
@@ -189,9 +192,6 @@ static void make_fused_buffers(void) {
     make_fused_buffer(&further, 2, GASPI_COLL_TYPE_F64, 1, 0);
   }
   make_fused_buffer(&further, TENSORS, GASPI_COLL_TYPE_F64, 1, 0);
-  make_fused_buffer(&summed, 1, GASPI_COLL_TYPE_F64, 1, 0);
-  CHECK_OK(gaspi_fusion_submit(summed, 0, gradient, 1.0));
-  CHECK_OK(gaspi_fusion_wait(summed, 0, NULL, LIMIT));
 }
 #endif
 
