@@ -35,8 +35,8 @@ impl Accesses {
         self.are_open = true;
     }
 
-    /// The operation is begun anew: its members have not told of their memory. What is not of arenas
-    /// is forgotten, so that it is not kept mapped.
+    /// The operation is begun anew: its members have not told of their memory. What is not of
+    /// arenas is forgotten, so that it is not kept mapped.
     pub(super) fn close(&mut self) {
         self.are_open = false;
         if self.passes {
