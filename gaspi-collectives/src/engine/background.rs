@@ -18,6 +18,60 @@ const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
 /// after the other, and to tell it behind each costs more than the wait.
 const BRIEF_REST: Duration = Duration::from_micros(200);
 const BRIEF_RESTS: u32 = 4;
+/// A program that begins to wait so soon behind what it has started carries it on by itself; and
+/// where ranks share cores, so that the thread would take one from a rank.
+const SOON: Duration = Duration::from_micros(500);
+const SOON_SHARING: Duration = Duration::from_millis(2);
+/// So often in a row, until the thread relies on it.
+const SOON_TIMES: u32 = 4;
+/// How often the thread looks whether that still holds, instead of being woken by each start, and
+/// how many looks without a wait in between it makes before it rests until it is told.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOKS: u32 = 4;
+/// A wait that has begun, in [`Shared::waits`], whose lower half are the waits that have not ended.
+const BEGUN: u64 = 1 << 32;
+
+fn soon(executor: &Executor) -> Duration {
+    if executor.channel.shares_cores() { SOON_SHARING } else { SOON }
+}
+
+/// How many waits have not ended, of [`Shared::waits`].
+fn under_way(waits: u64) -> u64 {
+    waits % BEGUN
+}
+
+/// What the thread knows of how the program carries its operations on.
+#[derive(Debug, Default)]
+struct Habits {
+    /// How often in a row the program has begun to wait [`SOON`].
+    soon: u32,
+    /// How many waits had begun at the last look, and how many looks have found as many.
+    begun: u64,
+    looks: u32,
+}
+
+impl Habits {
+    /// Whether the program carries on by itself what it starts.
+    fn waits_soon(&self) -> bool {
+        self.soon >= SOON_TIMES
+    }
+
+    /// The program waits for what it has started; the thread was woken, or began to drive it, then.
+    fn began_to_wait(&mut self, executor: &Executor, woken: Instant) {
+        // What the thread relies on is judged when it looks.
+        if !self.waits_soon() {
+            self.soon = if woken.elapsed() < soon(executor) { self.soon + 1 } else { 0 };
+        }
+    }
+
+    /// A look; whether a wait has begun since the last one.
+    fn look(&mut self, begun: u64) -> bool {
+        let has_begun = self.begun != begun;
+        self.looks = if has_begun { 0 } else { self.looks + 1 };
+        self.begun = begun;
+        has_begun
+    }
+}
 
 impl Engine {
     /// Starts the background thread, unless it runs.
@@ -83,7 +137,7 @@ impl Shared {
         if deadline == Deadline::Now || !self.has_thread.load(Ordering::Relaxed) {
             return None;
         }
-        self.waiters.fetch_add(1, Ordering::Relaxed);
+        self.waits.fetch_add(BEGUN + 1, Ordering::Relaxed);
         Some(Waiter(self))
     }
 
@@ -123,7 +177,11 @@ impl Shared {
     }
 
     fn has_waiters(&self) -> bool {
-        self.waiters.load(Ordering::Relaxed) > 0
+        under_way(self.waits.load(Ordering::Relaxed)) > 0
+    }
+
+    fn begun_waits(&self) -> u64 {
+        self.waits.load(Ordering::Relaxed) / BEGUN
     }
 
     /// How long the thread may wait for something else than what was given up.
@@ -141,8 +199,24 @@ impl Shared {
         self.given_up.is_any().then_some(given_up::LOOK)
     }
 
+    /// Waits for so long, or until there is work that cannot wait.
+    fn rest_for(&self, limit: Duration) {
+        let mut work = self.work.lock();
+        if !*work && !self.ending.load(Ordering::Acquire) {
+            let limit = self.rest_limit().map_or(limit, |other| limit.min(other));
+            work = self.started.wait_at_most(work, limit);
+        }
+        *work = false;
+    }
+
     /// Waits until there may be work.
-    fn rest(&self) {
+    fn rest(&self, habits: &mut Habits) {
+        if habits.waits_soon() {
+            habits.look(self.begun_waits());
+            if habits.looks < LOOKS {
+                return self.rest_for(LOOK);
+            }
+        }
         self.rests.store(true, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `notify_resting_background`.
         fence(Ordering::SeqCst);
@@ -161,33 +235,50 @@ impl Shared {
     }
 
     /// Waits while threads of the program may do the work; the longer, the more often it has.
-    fn rest_beside_waiters(&self, rests: u32) {
-        let is_brief = rests < BRIEF_RESTS;
-        if !is_brief {
-            self.rests.store(true, Ordering::Relaxed);
-            // SeqCst: pairs with the fence in the drop of `Waiter`.
-            fence(Ordering::SeqCst);
+    fn rest_beside_waiters(&self, habits: &mut Habits, rests: u32) {
+        let brief = if habits.waits_soon() {
+            habits.look(self.begun_waits());
+            (habits.looks < LOOKS).then_some(LOOK)
+        } else {
+            (rests < BRIEF_RESTS).then(|| BRIEF_REST * (1 << rests))
+        };
+        if let Some(limit) = brief {
+            return self.rest_for(limit);
         }
-        if is_brief || self.has_waiters() {
-            let limit = if is_brief { BRIEF_REST * (1 << rests) } else { self.wait_limit() };
-            let mut work = self.work.lock();
-            if !*work && !self.ending.load(Ordering::Acquire) {
-                work = self.started.wait_at_most(work, limit);
-            }
-            *work = false;
+        self.rests.store(true, Ordering::Relaxed);
+        // SeqCst: pairs with the fence in the drop of `Waiter`.
+        fence(Ordering::SeqCst);
+        if self.has_waiters() {
+            self.rest_for(self.wait_limit());
         }
         self.rests.store(false, Ordering::Relaxed);
-        if !is_brief {
-            // A thread that waits may be in a function of the program for long.
-            self.progress(Driver::Background, |executor| executor.has_background());
+        // A thread that waits may be in a function of the program for long.
+        self.progress(Driver::Background, |executor| executor.has_background());
+    }
+
+    /// Whether the program carries on what is under way: it begins to wait soon, or did before.
+    fn leaves_to_program(&self, habits: &mut Habits, executor: &Executor) -> bool {
+        if !habits.waits_soon() {
+            return false;
         }
+        if habits.look(self.begun_waits()) {
+            self.rest_for(LOOK);
+            return true;
+        }
+        self.rest_for(soon(executor));
+        let leaves = habits.look(self.begun_waits()) || self.background_executor().is_none();
+        if !leaves {
+            habits.soon = 0;
+        }
+        leaves
     }
 
     /// The loop of the background thread.
     fn run_background(&self) {
         executor::become_library_thread();
         let mut looked = Instant::now();
-        let mut rests = 0;
+        let (mut habits, mut rests) = (Habits::default(), 0);
+        let mut woken = None;
         while !self.ending.load(Ordering::Acquire) {
             self.active.begin_next();
             self.tell_ends();
@@ -197,15 +288,23 @@ impl Shared {
                 looked = Instant::now();
             }
             let Some(executor) = self.background_executor() else {
-                self.rest();
+                self.rest(&mut habits);
+                woken = Some(Instant::now());
                 continue;
             };
             if self.has_waiters() {
-                self.rest_beside_waiters(rests);
+                if let Some(woken) = woken.take() {
+                    habits.began_to_wait(&executor, woken);
+                }
+                self.rest_beside_waiters(&mut habits, rests);
                 rests += 1;
                 continue;
             }
             rests = 0;
+            if self.leaves_to_program(&mut habits, &executor) {
+                continue;
+            }
+            woken.get_or_insert_with(Instant::now);
             let looks_at_turns = self.active.turns.has_waiting();
             let limit = self.active.turns.limit(Deadline::Never.at_most(self.wait_limit()));
             let looks_after_any = self.given_up.is_any();
@@ -233,7 +332,7 @@ impl Drop for Waiter<'_> {
         let shared = self.0;
         // What this thread has ended may have left its turn to another one.
         shared.active.begin_next();
-        if shared.waiters.fetch_sub(1, Ordering::Relaxed) > 1 {
+        if under_way(shared.waits.fetch_sub(1, Ordering::Relaxed)) > 1 {
             return;
         }
         // SeqCst: pairs with the fence in `rest_beside_waiters`.

@@ -12,7 +12,7 @@ use gaspi_core::sync::{Condvar, Mutex, RwLock};
 use std::collections::HashSet;
 use std::fmt;
 use std::str::FromStr;
-use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -113,11 +113,12 @@ pub(crate) struct Shared {
     /// Whether work for the background was started since the thread last looked.
     work: Mutex<bool>,
     started: Condvar,
-    /// Whether there is a background thread, whether it rests, and how many threads of the program
-    /// drive all operations while they wait.
+    /// Whether there is a background thread, and whether it rests.
     has_thread: AtomicBool,
     rests: AtomicBool,
-    waiters: AtomicUsize,
+    /// Waits of threads of the program, which drive all operations meanwhile: how many have begun,
+    /// and how many of them have not ended.
+    waits: AtomicU64,
     ending: AtomicBool,
     /// Groups for which a thread of this rank is opening a channel.
     opening: Mutex<HashSet<GroupId>>,

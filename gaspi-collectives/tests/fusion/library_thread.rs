@@ -7,7 +7,7 @@ use gaspi_collectives::{Combination, Reduce, Reducer, Request};
 use gaspi_core::sync::Mutex;
 use gaspi_core::{Rank, Result, Timeout};
 use std::ptr;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Barrier, mpsc};
 
 const COUNT: usize = 100;
 
@@ -94,7 +94,43 @@ fn it_calls_no_private_reduction_from_within_a_function() {
     });
 }
 
+/// A program that has always waited soon behind what it submits need not do so for ever: the other
+/// ranks wait for what this one leaves to the library's thread.
+fn it_carries_on_what_a_program_that_used_to_wait_leaves() {
+    const COUNTS: [usize; 3] = [20_000, 500, 300_000];
+    const RANKS: usize = 3;
+    let meeting = Barrier::new(RANKS);
+    ranks::run(RANKS as u32, |rt| {
+        let me = rt.rank().index();
+        let options = Options { threshold: 0, ..Options::default() };
+        let fusion = create(rt, &floats(&COUNTS), &options);
+        for step in 0..200 {
+            let leaves = step % 40 == 39;
+            // The others come once the first one waits, or has left.
+            if me > 0 {
+                meeting.wait();
+            }
+            for (tensor, count) in COUNTS.into_iter().enumerate() {
+                submit(&fusion, tensor, &contribution(me, tensor, step, count));
+            }
+            if me == 0 {
+                meeting.wait();
+            }
+            if leaves && me == 0 {
+                meeting.wait();
+            }
+            for (tensor, count) in COUNTS.into_iter().enumerate() {
+                assert_eq!(wait(&fusion, tensor, count), sum(RANKS, tensor, step, count));
+            }
+            if leaves && me > 0 {
+                meeting.wait();
+            }
+        }
+    });
+}
+
 tests! {
     REAL:
+        it_carries_on_what_a_program_that_used_to_wait_leaves,
         it_calls_no_private_reduction_from_within_a_function;
 }
