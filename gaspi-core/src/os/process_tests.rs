@@ -2,6 +2,7 @@
 //! can be without descriptors or in another pid namespace.
 
 use super::*;
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 /// A forked child; ended and reaped at the end.
@@ -143,6 +144,14 @@ fn without_descriptors_the_living_live_and_the_dead_are_dead() {
     assert_eq!(looker.reap(), 0, "a process that has ended, seen without descriptors");
 }
 
+/// Makes namespaces of its own: with the rights of root, also below a changed root, else with those
+/// that a user namespace gives.
+fn enter_namespaces(kinds: libc::c_int) -> bool {
+    // SAFETY: takes flags.
+    let unshare = |kinds| unsafe { libc::unshare(kinds) == 0 };
+    unshare(kinds) || unshare(libc::CLONE_NEWUSER | kinds)
+}
+
 /// Gives up /proc and looks: as hidepid and a /proc that is not mounted have it.
 #[test]
 fn without_proc_the_living_live() {
@@ -150,16 +159,18 @@ fn without_proc_the_living_live() {
     let started = start_time(living.0).expect("start time");
     let pid = living.0;
     let looker = Child::fork(move || {
-        // SAFETY: takes flags.
-        if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWNS) } != 0 {
+        if !enter_namespaces(libc::CLONE_NEWNS) {
             return 77;
         }
-        let (none, proc) = (c"none".as_ptr(), c"/proc".as_ptr());
-        let flags = libc::MS_REC | libc::MS_PRIVATE;
-        // SAFETY: C strings, and no data.
-        unsafe { libc::mount(none, c"/".as_ptr(), none, flags, std::ptr::null()) };
-        // SAFETY: C strings, and no data.
-        if unsafe { libc::mount(none, proc, c"tmpfs".as_ptr(), 0, std::ptr::null()) } != 0 {
+        let mount = |at: &CStr, kind: &CStr, flags| {
+            let (from, to, kind) = (c"none".as_ptr(), at.as_ptr(), kind.as_ptr());
+            // SAFETY: C strings, and no data.
+            unsafe { libc::mount(from, to, kind, flags, std::ptr::null()) == 0 }
+        };
+        // Nothing may spread to the namespace above. A changed root is no place of a mount.
+        let private = libc::MS_REC | libc::MS_PRIVATE;
+        let is_private = mount(c"/", c"none", private) || mount(c"/proc", c"none", private);
+        if !is_private || !mount(c"/proc", c"tmpfs", 0) {
             return 78;
         }
         code(&Watched::new(pid, started).look(), |seen| matches!(seen, Seen::Unknown(_)))
@@ -179,8 +190,7 @@ fn the_kernel_names_nobody_of_a_namespace_above() {
     let name = format!("gaspi-process-test-{}", std::process::id());
     let listener = crate::os::socket::listen(&name).expect("listener");
     let below = Child::fork(|| {
-        // SAFETY: takes flags.
-        if unsafe { libc::unshare(libc::CLONE_NEWUSER | libc::CLONE_NEWPID) } != 0 {
+        if !enter_namespaces(libc::CLONE_NEWPID) {
             return 77;
         }
         // The next child is the first process of the namespace.

@@ -15,7 +15,8 @@ pub(super) fn check(report: &mut Report) -> Result<()> {
     let (deny, lock) = (workspace::source("deny.toml")?, workspace::source("Cargo.lock")?);
     let mut cargo = workspace::cargo();
     cargo.args(["tree", "--workspace", "--edges", "normal,build,dev", "--prefix", "none"]);
-    let packages = process::output(cargo.args(["--offline", "--format", "{p}\t{l}"]))?;
+    // On a fresh machine this downloads the packages.
+    let packages = process::output(cargo.args(["--locked", "--format", "{p}\t{l}"]))?;
     check_texts(&deny, &lock, &packages, report);
     Ok(())
 }
