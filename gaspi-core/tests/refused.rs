@@ -388,6 +388,7 @@ impl Drop for Processes {
 /// what the processes run. `killed` is the rank whose end by SIGKILL is expected.
 fn two_processes(test: &str, killed: Option<usize>, body: impl FnOnce(&Runtime)) {
     if std::env::var_os("GASPI_RANK").is_some() {
+        let _watched = ranks::watchdog(test.to_owned());
         refuse();
         let job = Job::from_environment().expect("job");
         let rt =
@@ -436,16 +437,32 @@ fn process_of_rank_1(rt: &Runtime) -> libc::pid_t {
     u64::from_ne_bytes(bytes_at(rt, OWN, 0, 8).try_into().expect("8 bytes")) as libc::pid_t
 }
 
-/// Sends a signal and waits until the process is in `state`, as /proc shows it.
+/// The state of a process of this test that its parent has not waited for, as /proc shows it.
+fn state_of(pid: libc::pid_t) -> String {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("its stat");
+    let state = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
+    state.expect("a state").to_owned()
+}
+
+/// Sends a signal and waits until the process is in `state`.
 fn signal_until(pid: libc::pid_t, signal: i32, state: &[&str]) {
     // SAFETY: a process of this test that its parent has not waited for.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
     loop {
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let found = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next());
-        if found.is_none_or(|found| state.contains(&found)) {
+        let found = state_of(pid);
+        if state.contains(&found.as_str()) {
             return;
         }
+        assert!(found != "Z" && found != "X", "rank 1 has ended, it was to be in {state:?}");
+        std::thread::yield_now();
+    }
+}
+
+/// Has a stopped process go on. It may have ended when this returns.
+fn resume(pid: libc::pid_t) {
+    // SAFETY: a process of this test that its parent has not waited for.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGCONT) }, 0);
+    while state_of(pid) == "T" {
         std::thread::yield_now();
     }
 }
@@ -476,7 +493,7 @@ fn a_stopped_target_only_makes_calls_time_out() {
             let mapped = Transfer { remote: OWN, ..out(Rank(1), 64, 64) };
             rt.write(&mapped, QueueId(1), LIMIT).expect("write");
             rt.wait(QueueId(1), Timeout::Test).expect("done when posted");
-            signal_until(pid, libc::SIGCONT, &["R", "S", "D"]);
+            resume(pid);
             rt.wait(Q0, LIMIT).expect("all continues");
             let add = rt.atomic_fetch_add(BOUND, LEN as u64 - 8, Rank(1), 1, LIMIT);
             assert_eq!(add, Ok(0), "the same call continues, it does not add twice");
@@ -508,7 +525,7 @@ fn requests_under_way_can_be_purged() {
             rt.wait(Q0, Timeout::Test).expect("nothing is left to wait for");
             // The place of the purged read serves another purpose by now.
             rt.segment_write(OWN, 0, &[9; 4096]).expect("inside");
-            signal_until(pid, libc::SIGCONT, &["R", "S", "D"]);
+            resume(pid);
             // Answers come in order: once this one is here, so are the late ones.
             rt.read(&out(Rank(1), 4096, 8), Q0, LIMIT).expect("read");
             rt.wait(Q0, LIMIT).expect("the queue works");

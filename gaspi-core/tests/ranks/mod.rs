@@ -61,7 +61,7 @@ fn keep_panics() {
 struct Running(Sender<Fallen>);
 
 /// A rank has fallen.
-struct Fallen;
+pub(crate) struct Fallen;
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -74,7 +74,7 @@ impl Drop for Running {
 
 /// Ends the process with what all threads do if a test hangs: after a long time, or soon after one
 /// of its ranks has fallen, since others may wait for that one for ever.
-fn watchdog(name: String) -> Sender<Fallen> {
+pub(crate) fn watchdog(name: String) -> Sender<Fallen> {
     let (running, wait) = std::sync::mpsc::channel();
     let scale = std::env::var("GASPI_TEST_TIME_SCALE").ok().and_then(|text| text.parse().ok());
     let patience = PATIENCE.mul_f64(scale.unwrap_or(1.0));

@@ -24,7 +24,7 @@ fn a_thread_that_waits_for_a_stopped_rank_ends_once_its_own_has_left() {
                 }
                 let ended = waiting.is_finished();
                 // Else the scope would wait for ever.
-                signal_until(pid, libc::SIGCONT, &["R", "S", "D"]);
+                resume(pid);
                 let outcome = waiting.join().expect("no panic");
                 assert!(ended, "it still waits: {outcome:?}");
                 outcome
