@@ -18,14 +18,15 @@ const BACKGROUND_LIMIT: Duration = Duration::from_millis(250);
 /// after the other, and to tell it behind each costs more than the wait.
 const BRIEF_REST: Duration = Duration::from_micros(200);
 const BRIEF_RESTS: u32 = 4;
-/// A program that begins to wait so soon behind what it has started carries it on by itself; and
-/// where ranks share cores, so that the thread would take one from a rank.
+/// A program that begins to wait so soon after a start that woke the thread carries its fused
+/// buffers on by itself. Longer where ranks share cores: the thread would take one from a rank.
 const SOON: Duration = Duration::from_micros(500);
 const SOON_SHARING: Duration = Duration::from_millis(2);
-/// So often in a row, until the thread relies on it.
-const SOON_TIMES: u32 = 4;
-/// How often the thread looks whether that still holds, instead of being woken by each start, and
-/// how many looks without a wait in between it makes before it rests until it is told.
+/// So many wake-ups in a row were in vain, until the thread relies on it: at first, and at most.
+const IN_VAIN: u32 = 4;
+const IN_VAIN_MAX: u32 = 256;
+/// How often the thread looks then whether that still holds, while buckets do not wake it; and
+/// after how many looks in a row that find nothing they do again.
 const LOOK: Duration = Duration::from_millis(1);
 const LOOKS: u32 = 4;
 /// A wait that has begun, in [`Shared::waits`], whose lower half are the waits that have not ended.
@@ -35,41 +36,70 @@ fn soon(executor: &Executor) -> Duration {
     if executor.channel.shares_cores() { SOON_SHARING } else { SOON }
 }
 
+/// What the thread was told since it last looked.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    /// That there may be work.
+    pub(super) told: bool,
+    /// That the program has started an operation which it leaves to the thread from the start on.
+    asked: bool,
+}
+
 /// How many waits have not ended, of [`Shared::waits`].
 fn under_way(waits: u64) -> u64 {
     waits % BEGUN
 }
 
-/// What the thread knows of how the program carries its operations on.
-#[derive(Debug, Default)]
+/// What the thread knows of how the program carries on what it starts.
+#[derive(Debug)]
 struct Habits {
-    /// How often in a row the program has begun to wait [`SOON`].
-    soon: u32,
-    /// How many waits had begun at the last look, and how many looks have found as many.
+    /// When a start has woken the thread, until the program waits, or nothing is left.
+    woken: Option<Instant>,
+    /// How many wake-ups in a row were in vain, and how many it takes to rely on it: the more, the
+    /// more often that was wrong.
+    in_vain: u32,
+    needed: u32,
+    /// How many waits had begun at the last look.
     begun: u64,
+    /// Looks in a row that found nothing.
     looks: u32,
 }
 
 impl Habits {
-    /// Whether the program carries on by itself what it starts.
-    fn waits_soon(&self) -> bool {
-        self.soon >= SOON_TIMES
+    fn new() -> Habits {
+        Habits { woken: None, in_vain: 0, needed: IN_VAIN, begun: 0, looks: 0 }
     }
 
-    /// The program waits for what it has started; the thread was woken, or began to drive it, then.
-    fn began_to_wait(&mut self, executor: &Executor, woken: Instant) {
-        // What the thread relies on is judged when it looks.
+    /// Whether the program carries on by itself what it starts.
+    fn waits_soon(&self) -> bool {
+        self.in_vain >= self.needed
+    }
+
+    /// The program waits.
+    fn found_waiting(&mut self, executor: &Executor) {
+        let Some(woken) = self.woken.take() else { return };
+        // What the thread relies on is judged by `leaves_to_program`.
         if !self.waits_soon() {
-            self.soon = if woken.elapsed() < soon(executor) { self.soon + 1 } else { 0 };
+            self.in_vain = if woken.elapsed() < soon(executor) { self.in_vain + 1 } else { 0 };
         }
     }
 
-    /// A look; whether a wait has begun since the last one.
-    fn look(&mut self, begun: u64) -> bool {
-        let has_begun = self.begun != begun;
-        self.looks = if has_begun { 0 } else { self.looks + 1 };
-        self.begun = begun;
-        has_begun
+    /// Nothing is under way.
+    fn found_nothing(&mut self) {
+        // The thread has ended what woke it, or the program without a wait.
+        if self.woken.take().is_some() && !self.waits_soon() {
+            self.in_vain = 0;
+        }
+    }
+
+    fn was_wrong(&mut self) {
+        self.in_vain = 0;
+        self.needed = (2 * self.needed).min(IN_VAIN_MAX);
+    }
+
+    /// Whether a wait has begun since the last look.
+    fn has_begun(&mut self, begun: u64) -> bool {
+        std::mem::replace(&mut self.begun, begun) != begun
     }
 }
 
@@ -108,18 +138,22 @@ impl Shared {
     /// the background, and by threads that wait for others and sleep.
     pub(crate) fn notify_started(&self, executor: &Executor, background: bool) {
         match background {
-            true => self.notify_background(executor),
+            true => {
+                self.work.lock().asked = true;
+                self.notify_background(executor);
+            }
             false => executor.channel.wake_waiters(),
         }
     }
 
     fn end_rest(&self) {
-        *self.work.lock() = true;
+        self.work.lock().told = true;
         self.started.notify_one();
     }
 
     /// The same for an operation that has been carried on as far as it goes without waiting: a
-    /// thread that drives others, or waits for one, is woken by what this one waits for.
+    /// thread that drives others, or waits for one, is woken by what this one waits for. One that
+    /// rests for a short time looks by itself.
     pub(crate) fn notify_resting_background(&self, executor: &Executor) {
         // SeqCst: pairs with the fence in `rest`. Either the thread sees the operation, or this one
         // that it rests.
@@ -199,37 +233,36 @@ impl Shared {
         self.given_up.is_any().then_some(given_up::LOOK)
     }
 
-    /// Waits for so long, or until there is work that cannot wait.
-    fn rest_for(&self, limit: Duration) {
+    /// Rests for so long, or until it is told; whether it was.
+    fn rest_for(&self, limit: Duration) -> bool {
         let mut work = self.work.lock();
-        if !*work && !self.ending.load(Ordering::Acquire) {
-            let limit = self.rest_limit().map_or(limit, |other| limit.min(other));
+        if !work.told && !self.ending.load(Ordering::Acquire) {
             work = self.started.wait_at_most(work, limit);
         }
-        *work = false;
+        std::mem::take(&mut work.told)
     }
 
     /// Waits until there may be work.
     fn rest(&self, habits: &mut Habits) {
-        if habits.waits_soon() {
-            habits.look(self.begun_waits());
-            if habits.looks < LOOKS {
-                return self.rest_for(LOOK);
-            }
+        habits.found_nothing();
+        if habits.waits_soon() && habits.looks < LOOKS {
+            habits.looks += 1;
+            self.rest_for(LOOK);
+            return;
         }
         self.rests.store(true, Ordering::Relaxed);
         // SeqCst: pairs with the fence in `notify_resting_background`.
         fence(Ordering::SeqCst);
         if self.background_executor().is_none() {
             let mut work = self.work.lock();
-            while !*work && !self.ending.load(Ordering::Acquire) {
+            while !work.told && !self.ending.load(Ordering::Acquire) {
                 if let Some(limit) = self.rest_limit() {
                     work = self.started.wait_at_most(work, limit);
                     break;
                 }
                 work = self.started.wait(work);
             }
-            *work = false;
+            habits.woken = std::mem::take(&mut work.told).then(Instant::now);
         }
         self.rests.store(false, Ordering::Relaxed);
     }
@@ -237,13 +270,14 @@ impl Shared {
     /// Waits while threads of the program may do the work; the longer, the more often it has.
     fn rest_beside_waiters(&self, habits: &mut Habits, rests: u32) {
         let brief = if habits.waits_soon() {
-            habits.look(self.begun_waits());
+            habits.looks = if habits.has_begun(self.begun_waits()) { 0 } else { habits.looks + 1 };
             (habits.looks < LOOKS).then_some(LOOK)
         } else {
             (rests < BRIEF_RESTS).then(|| BRIEF_REST * (1 << rests))
         };
         if let Some(limit) = brief {
-            return self.rest_for(limit);
+            self.rest_for(limit);
+            return;
         }
         self.rests.store(true, Ordering::Relaxed);
         // SeqCst: pairs with the fence in the drop of `Waiter`.
@@ -256,29 +290,32 @@ impl Shared {
         self.progress(Driver::Background, |executor| executor.has_background());
     }
 
-    /// Whether the program carries on what is under way: it begins to wait soon, or did before.
+    /// Whether what is under way is left to the program for now: it has begun to wait since the
+    /// last look, or does so soon.
     fn leaves_to_program(&self, habits: &mut Habits, executor: &Executor) -> bool {
-        if !habits.waits_soon() {
+        if std::mem::take(&mut self.work.lock().asked) || !habits.waits_soon() {
             return false;
         }
-        if habits.look(self.begun_waits()) {
-            self.rest_for(LOOK);
+        habits.looks = 0;
+        self.progress(Driver::Background, |executor| executor.has_background());
+        let has_begun = habits.has_begun(self.begun_waits());
+        let is_told = self.rest_for(if has_begun { LOOK } else { soon(executor) });
+        if has_begun || is_told || habits.has_begun(self.begun_waits()) {
             return true;
         }
-        self.rest_for(soon(executor));
-        let leaves = habits.look(self.begun_waits()) || self.background_executor().is_none();
-        if !leaves {
-            habits.soon = 0;
+        let is_left = self.background_executor().is_some();
+        if is_left {
+            habits.was_wrong();
         }
-        leaves
+        !is_left
     }
 
     /// The loop of the background thread.
     fn run_background(&self) {
         executor::become_library_thread();
         let mut looked = Instant::now();
-        let (mut habits, mut rests) = (Habits::default(), 0);
-        let mut woken = None;
+        let (mut habits, mut rests) = (Habits::new(), 0);
+        let mut drives = false;
         while !self.ending.load(Ordering::Acquire) {
             self.active.begin_next();
             self.tell_ends();
@@ -288,23 +325,22 @@ impl Shared {
                 looked = Instant::now();
             }
             let Some(executor) = self.background_executor() else {
+                drives = false;
                 self.rest(&mut habits);
-                woken = Some(Instant::now());
                 continue;
             };
             if self.has_waiters() {
-                if let Some(woken) = woken.take() {
-                    habits.began_to_wait(&executor, woken);
-                }
+                drives = false;
+                habits.found_waiting(&executor);
                 self.rest_beside_waiters(&mut habits, rests);
                 rests += 1;
                 continue;
             }
             rests = 0;
-            if self.leaves_to_program(&mut habits, &executor) {
+            drives = drives || !self.leaves_to_program(&mut habits, &executor);
+            if !drives {
                 continue;
             }
-            woken.get_or_insert_with(Instant::now);
             let looks_at_turns = self.active.turns.has_waiting();
             let limit = self.active.turns.limit(Deadline::Never.at_most(self.wait_limit()));
             let looks_after_any = self.given_up.is_any();

@@ -77,7 +77,7 @@ impl Shared {
     #[cold]
     pub(crate) fn end_later(&self, given_up: Box<dyn GivenUp>) {
         self.given_up.add(given_up);
-        *self.work.lock() = true;
+        self.work.lock().told = true;
         self.started.notify_one();
         if let Some(executor) = self.background_executor() {
             executor.channel.wake_waiters();

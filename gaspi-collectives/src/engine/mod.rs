@@ -30,6 +30,7 @@ use crate::plan::cache::PlanCache;
 use crate::plan::standard::StandardKey;
 use handles::Handles;
 
+use background::Work;
 use given_up::AllGivenUp;
 pub(crate) use given_up::{GivenUp, OperationGivenUp};
 pub(crate) use group_context::GroupContext;
@@ -110,8 +111,7 @@ pub(crate) struct Shared {
     contexts: RwLock<Contexts>,
     lookup: LookupTable,
     handles: Mutex<Handles>,
-    /// Whether work for the background was started since the thread last looked.
-    work: Mutex<bool>,
+    work: Mutex<Work>,
     started: Condvar,
     /// Whether there is a background thread, and whether it rests.
     has_thread: AtomicBool,
